@@ -13,11 +13,9 @@
 (4) Requests that were cancelled, and those not taken `within` their time (`Late`), are dropped before they execute.
 (5) Where a mini-batch fails, its halves run again, and so on: one bad request fails alone, with what forward raised.
 
-A mini-batch that will take less than SHORT, by what the last one took, runs in the event loop: whoever comes meanwhile
-would wait for its end anyway, and is read together with others then. Where more wait, as many run as take SHORT, if
-these are ENOUGH and the queue is less than half full. Else all run in one thread, and the event loop goes on meanwhile,
-which costs each request some 20 microseconds more: it is read by itself, and what records a mini-batch shares Python's
-lock with the event loop.
+A mini-batch that will take less than SHORT, by what the last one took, runs in the event loop: to hand it to a thread
+and back would take as long as a few instances do. Others run in one thread, and the event loop goes on meanwhile. What
+records a mini-batch shares Python's lock with it, which changes hands after `sys.getswitchinterval()`, 5 ms.
 A server calls `gc.freeze()` once it is warm: a full collection over what torch and numba hold takes 0.2 s.
 
 Gao et al., "Low Latency RNN Inference with Cellular Batching", EuroSys 2018, join at cells rather than at mini-batches;
@@ -47,13 +45,8 @@ if TYPE_CHECKING:
     from edbc.run.session import Net
 
 
-SHORT = 16e-3
+SHORT = 2e-3
 """Seconds."""
-ENOUGH = 64
-"""Instances of a mini-batch from which on larger ones gain little."""
-TURNS = 2
-"""Of the event loop between mini-batches: in the first it looks for what has come, and goes on with this task before it
-reads that."""
 
 
 class Busy(EdbcError):
@@ -141,25 +134,22 @@ class Batcher:
         """Definition (1), while anything waits."""
         try:
             while self._waiting:
-                fit, waiting = int(SHORT / self._pace), len(self._waiting)
-                is_short = waiting <= fit or (fit >= ENOUGH and waiting < self.max_waiting // 2)
-                requests = self._take(loop.time(), fit if is_short else waiting)
+                requests = self._take(loop.time())
                 if not requests:
                     continue
                 instances = [request.instance for request in requests]
-                if is_short:
+                if self._pace * len(requests) < SHORT:
                     self._answer(requests, self._run(instances))
-                    for _ in range(TURNS):
-                        await asyncio.sleep(0)
+                    await asyncio.sleep(0)
                 else:
                     self._answer(requests, await loop.run_in_executor(self._thread, self._run, instances))
         finally:
             self._serving = None
 
-    def _take(self, now: float, most: int) -> list[_Request]:
-        """Requests to run now, at most so many; definition (4)."""
+    def _take(self, now: float) -> list[_Request]:
+        """Requests to run now; definition (4)."""
         taken: list[_Request] = []
-        while self._waiting and len(taken) < min(self._most, most):
+        while self._waiting and len(taken) < self._most:
             request = self._waiting.popleft()
             is_late = request.until is not None and request.until < now
             if is_late and not request.answer.done():

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -31,6 +31,7 @@ from edbc.base.arguments import LAYOUTS, require_name
 from edbc.base.garbage import NoGarbageCollection
 from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
+from edbc.capture.captured.alike import Alike
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
@@ -419,17 +420,11 @@ class Net:
     @on_host
     def capture_each(self, instances: Sequence[Any]) -> list[Captured | UnsupportedError]:
         """Instances captured, with an error in the place of each that cannot be; see `capture`."""
-        kinds = set(map(type, instances))
-        if VertexInstance in kinds:
+        if VertexInstance in map(type, instances):
             raise InputError(
                 "capture: expected instances that forward takes, got a VertexInstance, which is arrays already and is "
                 "joined as fast; run it as it is"
             )
-        for kind in (Captured, CapturedBatch):
-            if kind in kinds:
-                raise InputError(
-                    f"capture: expected instances that forward takes, got a {kind.__name__}, which is captured already"
-                )
         if self.plan.reads:
             return [UnsupportedError("forward reads values, so what it records is no function of the instance")] * len(
                 instances
@@ -448,13 +443,16 @@ class Net:
             return batch_capture(self, instances)
         self._follow_code()
         kinds = set(map(type, instances))
-        if CapturedBatch in kinds:
-            raise InputError("a mini-batch: expected instances, got a CapturedBatch among them; it is one by itself")
         if VertexInstance in kinds:
             if len(kinds) > 1:
                 _refuse_company(instances, first)
             return fused(self.vertex_program().join(instances), self.table, self.table.fusions.matchers())
         if self.cache is None and Captured not in kinds:
+            if self.alike is not None and self.alike.pays:
+                self.view.require_unchanged()
+                found = self.alike.capture(instances)
+                if found is not None:
+                    return found
             with self._leased(first) as leased:
                 captured = capture(*leased, instances, run_segment or Segments(self), self.max_reads)
             if self.strict and captured.reads is not None:
@@ -522,6 +520,14 @@ class Net:
             if self.view.follow_code():
                 self._idle.clear()
                 self._vertex_program = None
+                self.__dict__.pop("alike", None)
+
+    @cached_property
+    def alike(self) -> Alike | None:
+        """What of instances is not recorded again; None where forward may do other things with equal ones."""
+        if self.view.ragged or self.plan.reads or not self.view.is_forward_closed:
+            return None
+        return Alike(self.view, self.lexicon, lambda: recording_shadow(self.view, self.table, self.autocast))
 
     def vertex_program(self) -> VertexProgram:
         """The model's vertex functions. Raises ModelError when it has none."""

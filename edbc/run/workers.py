@@ -29,7 +29,7 @@ from torch.utils.data import default_collate
 from edbc.base.graph import ValueClass
 from edbc.capture.captured import checkloops
 from edbc.capture.captured.instance import Captured, home_and_texts, tensor_of, vocabulary_of
-from edbc.capture.captured.joining import WRONG, Joined, join, read_joined
+from edbc.capture.captured.joining import WRONG, Joined, joined_parts, read_joined
 from edbc.capture.captured.joinloops import Parts
 from edbc.capture.captured.nesttext import need
 from edbc.capture.captured.splitloops import split
@@ -75,7 +75,7 @@ class CapturedBatch(Closed):
     @classmethod
     def of_parts(cls, lexicon: Lexicon, parts: Sequence[Captured]) -> CapturedBatch:
         """The captured instances of one lexicon together."""
-        joined = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
+        joined = joined_parts(lexicon, parts)
         texts = [part.nest_text for part in parts]
         data = np.frombuffer(narrow(joined.block, joined.parts), np.uint8)
         return cls(lexicon, data, texts, list(joined.constants.items()))
@@ -263,18 +263,10 @@ class Collate:
         if self.instance is None:
             return self._batch(items)
         first = items[0]
-        places = list(
-            first if isinstance(first, dict) else range(len(first)) if isinstance(first, list | tuple) else ()
-        )
-        if self.instance not in places:
-            raise InputError(
-                f"a mini-batch of {len(items)} items: expected an instance at {self.instance!r} of each, got "
-                f"{type(first).__name__} without; say where it is (edbc.collate(net, instance=0)), or leave it out"
-            )
-        columns = {place: self._column(items, place) for place in places}
         if isinstance(first, dict):
-            return columns
-        return list(columns.values()) if isinstance(first, list) else tuple(columns.values())
+            return {key: self._column(items, key) for key in first}
+        columns = [self._column(items, place) for place in range(len(first))]
+        return columns if isinstance(first, list) else tuple(columns)
 
     def _column(self, items: Sequence[Any], key: Any) -> Any:
         column = [item[key] for item in items]

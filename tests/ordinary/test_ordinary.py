@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from budget import PLAIN
-from helpers import bound
+from helpers import bound, recorded
 from torch import nn
 
 from edbc.capture.code.shadow import ModelView, recording_shadow
@@ -85,9 +85,10 @@ class Ways:
         """In the order of the combination."""
         return in_order(self.program.instances(seed, count), self.order, seed)
 
-    def three(self, seed: int, count: int, measure: Callable[[nn.Module, list[Any]], Any]) -> list[Any]:
+    def three(self, seed: int, count: int, measure: Callable[[nn.Module, list[Any]], Any],
+              run: Callable[[Net, list[Any]], list[Any]] = Net.__call__) -> list[Any]:  # fmt: skip
         """What `measure` makes of the model and a list of results, by edbc, eager and in float64."""
-        ours = measure(self.model, self.net(self.instances(seed, count)))
+        ours = measure(self.model, run(self.net, self.instances(seed, count)))
         theirs = measure(self.model, [self.model(x) for x in self.instances(seed, count)])
         with default_dtype(torch.float64) if self.program.in_double else nothing():
             exact = measure(self.twin, [self.twin(x) for x in self.instances(seed, count)])
@@ -124,9 +125,10 @@ def require_equal(results: list[Any]) -> None:
 
 
 def test_ordinary_code_gives_eager_results_and_gradients(name: str, size: int, order: str, rows: bool) -> None:
-    """Twice in a row, after another seed, and backward."""
+    """Recorded, twice in a row, after another seed, and backward."""
     ways = Ways(PROGRAMS[name], order, rows)
     with torch.no_grad():
+        require_equal(ways.three(1, size, lambda _, results: results, recorded))
         for seed in (1, 1, 2):
             require_equal(ways.three(seed, size, lambda _, results: results))
     require_equal(ways.three(1, size, gradients))

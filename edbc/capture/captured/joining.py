@@ -78,7 +78,7 @@ def capture_each(
     try:
         with unchanged(instances) if restores else nullcontext():
             if len(instances) > 1 and not lexicon.records_alone:
-                parts = _recorded_together(shadow, recorder, lexicon, instances)
+                parts = recorded_together(shadow, recorder, lexicon, instances)
                 lexicon.records_alone = parts is None
             if parts is None:
                 parts = [
@@ -110,17 +110,22 @@ def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:
         return UnsupportedError(
             "forward reads a tensor that requires a gradient, from which a captured instance would be cut off"
         )
-    num_results = int(np.frombuffer(part.words, WORD, joinloops.HEADER)[3])
-    if not num_results and lexicon.keeps_on_instances:
+    results = num_results(part.words)
+    if not results and lexicon.keeps_on_instances:
         return UnsupportedError("forward returns no tensor, and what it keeps on it no captured instance holds")
     try:
-        text = text_of(part.nest.nest, num_results, lexicon.class_number, part.nest.assigned)
+        text = text_of(part.nest.nest, results, lexicon.class_number, part.nest.assigned)
     except UnsupportedError as error:
         return error
     return Captured(lexicon, part.words, text, tuple((source, torch.stack(pool)) for source, pool in part.constants))
 
 
-def _recorded_together(
+def num_results(words: bytes) -> int:
+    """Of an instance with these words."""
+    return int(np.frombuffer(words, WORD, joinloops.HEADER)[3])
+
+
+def recorded_together(
     shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
 ) -> list[Part] | None:
     """The parts of instances that are recorded as one mini-batch; None where they cannot be told apart."""
@@ -216,26 +221,39 @@ class Joined(NamedTuple):
     constants: dict[int, Any]
 
 
-def join(lexicon: Lexicon, words: Sequence[bytes], constants: Sequence[Sequence[tuple[int, Any]]]) -> Joined:
-    """Instances of a lexicon as a mini-batch. O(words), natively."""
-    pools: dict[int, list[Any]] = {}
-    for of_instance in constants:
-        for source, pool in of_instance:
-            pools.setdefault(source, []).append(pool)
-    packed = np.frombuffer(b"".join(words), WORD)
+def join(lexicon: Lexicon, words: Words, count: int, constants: dict[int, Any]) -> Joined:
+    """So many instances of a lexicon, whose words stand one after the other, as a mini-batch with the constants of all.
+    O(words), natively."""
     facts = lexicon.facts()
-    block, parts, slot = joinloops.join(packed, len(words), facts.kind_of_source, facts.class_of_source)
-    return Joined(block, Parts(*parts), slot, {source: as_one(found) for source, found in pools.items()})
+    block, parts, slot = joinloops.join(words, count, facts.kind_of_source, facts.class_of_source)
+    return Joined(block, Parts(*parts), slot, constants)
 
 
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
-    of_all = join(lexicon, [part.words for part in parts], [part.constants for part in parts])
+    of_all = joined_parts(lexicon, parts)
     nests = [part.nest for part in parts]
     capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist(), [part.left for part in parts])
     if len(capture.graph.operands) <= LARGEST:
-        capture = _known(lexicon, capture, (*[structure_of(part.words) for part in parts], tuple(capture.stacks)))
+        capture = with_known_graph(
+            lexicon, capture, (*[structure_of(part.words) for part in parts], tuple(capture.stacks))
+        )
     return capture
+
+
+def joined_parts(lexicon: Lexicon, parts: Sequence[Part]) -> Joined:
+    """Parts as a mini-batch in the numbers of a lexicon."""
+    words = np.frombuffer(b"".join([part.words for part in parts]), WORD)
+    return join(lexicon, words, len(parts), _constants_of([part.constants for part in parts]))
+
+
+def _constants_of(instances: Sequence[Sequence[tuple[int, Any]]]) -> dict[int, Any]:
+    """The constants of all instances by source."""
+    pools: dict[int, list[Any]] = {}
+    for constants in instances:
+        for source, pool in constants:
+            pools.setdefault(source, []).append(pool)
+    return {source: as_one(found) for source, found in pools.items()}
 
 
 def read_joined(lexicon: Lexicon, joined: Joined, nests: Sequence[Nest], result_ptr: list[int],
@@ -278,7 +296,7 @@ def structure_of(words: bytes) -> bytes:
     return words[: len(words) - WORD.itemsize * int.from_bytes(words[8:12], "little")]
 
 
-def _known(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
+def with_known_graph(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
     """A small mini-batch with the very graph of an earlier one of its structure (`trace.structures`)."""
     structures = lexicon.table.structures
     graph = structures.get(key)

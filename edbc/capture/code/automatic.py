@@ -42,11 +42,15 @@ MAX_OPERATIONS = 400
 """Of a cell: compiling a longer one takes longer than its batches save."""
 MOST_TYPES = 64
 """Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
-NODE_US, BATCH_US = 0.5, 4.0
-"""Microseconds: recording and joining a node; starting a batch. Medians of the zoo and of ordinary programs."""
+NODE_US, JOIN_US, BATCH_US = 0.5, 0.05, 4.0
+"""Microseconds: recording a node, and joining it alone; starting a batch. Medians of the zoo and of ordinary
+programs."""
 RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 400.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; a batch of a type that no
 plan has. Medians of the programs of `benchmarks/ragged.py`."""
+PYTHON_US = 100.0
+"""Microseconds: a closed forward on rows that is not kept, for an instance. From 100 to 600 in four ordinary programs
+(JumpingKnowledge, CRFLoss, LanguageModelLoss, ScatterAdd)."""
 _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
 """What of the arguments is part of a cell's type."""
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0

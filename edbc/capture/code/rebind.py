@@ -50,6 +50,7 @@ from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
+from edbc.capture.standins.told import tensor_of, told
 from edbc.capture.standins.unread import Unread, unread
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
@@ -370,6 +371,9 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
     """(4): a copy of what stands for tensors, as numbers that gradients do not reach; a description (5) of numbers."""
 
     def make(data: Any, **kwargs: Any) -> Any:
+        rec = watcher_of_thread()
+        if rec is not None and rec.shows is not None and (first := told(data)) is not None:
+            return constructed(rec, func, tensor_of(first, data), **kwargs)
         if type(data) is list or type(data) is tuple:
             made = described_numbers(data, **kwargs)
             if made is not None:

@@ -163,6 +163,8 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
 
 def _of_rows(recorder: Recorder, shadow: nn.Module, instances: Sequence[Any]) -> Callable[[Any], Any]:
     """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.forwards`)."""
+    if recorder.shows is not None:
+        return recorder.shows.forward_of(shadow)
     if not (recorder.ragged or recorder.sizes is not None) or not recorder.tracer.is_forward_closed:
         return shadow.forward
     if recorder.sizes is not None:

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,7 +44,8 @@ from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Trip
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import MOST_VECTORS, Index, Size, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import is_named
+from edbc.capture.standins.shown import Shown
 from edbc.capture.standins.standin import PLAIN
 
 if TYPE_CHECKING:
@@ -317,7 +316,7 @@ class _Read:
                 return True
         if depth == DEEPEST:
             return False
-        if kind is tuple or kind is list or kind is dict or _is_named(kind):  # type: ignore[arg-type]
+        if kind is tuple or kind is list or kind is dict or is_named(kind):  # type: ignore[arg-type]
             parts += kind, len(item)
             if kind is dict:
                 if {str} != set(map(type, item)):
@@ -378,14 +377,6 @@ def _width(item: Sequence[Any]) -> int:
     return widths.pop()
 
 
-@functools.cache
-def _is_named(kind: Any) -> bool:
-    """Whether tuples of a class have names for their items, and nothing else that code could ask them for."""
-    fields = getattr(kind, "_fields", None)
-    public = {name for name in vars(kind) if not name.startswith("_")}
-    return kind.__mro__ == (kind, tuple, object) and fields is not None and public == set(fields)
-
-
 def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
     """Leaves as what a call is given. Raises OverflowError for integers beyond 64 bits."""
     given = Given([], [], [])
@@ -403,11 +394,11 @@ def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
     return given
 
 
-class _Shown:
-    """An instance with stand-ins in the place of its leaves."""
+class _Shown(Shown):
+    """Rows, values and indices by stand-ins, and sizes by symbols."""
 
     def __init__(self, rec: Recorder, read: _Read, given: Given):
-        self.rec = rec
+        super().__init__(rec)
         self.rows, self.indices = iter(given.rows), iter(given.indices)
         self.integers = iter(read.integers)
         self.sizes: list[Triple] = []
@@ -419,50 +410,24 @@ class _Shown:
                 self.sizes.append(vectors[0].triple)
             elif leaf.ndim and rec.is_ragged(leaf):
                 self.sizes.append(triple(next(rows).refs))
-        self.made: list[tuple[Any, list[Any]]] = []
-        """Lists and dicts, and what stands in them."""
 
-    def of(self, item: Any) -> Any:
-        """One item of the instance."""
-        kind = type(item)
-        if kind is torch.Tensor:
-            return symbolic_tensor(self.rec, item, self.rows, self.indices)
-        if kind is list and item and _width(item):
-            vectors = tuple(next(self.indices) for _ in range(_num_vectors(item)))
-            if len(vectors) == 1:
-                return Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1)
-            return Index(self.rec, torch.tensor(item), vectors, 1)
-        if kind is dict:
-            found: Any = {key: self.of(x) for key, x in item.items()}
-            self.made.append((found, [*found, *found.values()]))
-            return found
-        if issubclass(kind, tuple | list):
-            parts = [self.of(x) for x in item]
-            if kind is list:
-                self.made.append((parts, [*parts]))
-            return parts if kind is list else rebuilt(item, parts)
-        fields = self.rec.tracer.fields_of(kind)
-        return item if fields is None else self.of_object(item, fields)
+    def of_tensor(self, item: torch.Tensor) -> Any:
+        """See Shown."""
+        return symbolic_tensor(self.rec, item, self.rows, self.indices)
 
-    def of_object(self, item: Any, fields: frozenset[str]) -> Any:
-        """A copy of an object with what code may read of it."""
-        copy = object.__new__(type(item)) if type(item) is not SimpleNamespace else SimpleNamespace()
-        for name, value in vars(item).items():
-            if name in fields:
-                shown = value
-                if type(value) is not int:
-                    shown = self.of(value)
-                elif (number := next(self.integers)) >= 0:
-                    shown = Size(self.rec, value, self.sizes[number])
-                object.__setattr__(copy, name, shown)
-        return copy
+    def of_numbers(self, item: list[Any]) -> Any:
+        """See Shown."""
+        if not _width(item):
+            return None
+        vectors = tuple(next(self.indices) for _ in range(_num_vectors(item)))
+        if len(vectors) == 1:
+            return Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1)
+        return Index(self.rec, torch.tensor(item), vectors, 1)
 
-    def require_unchanged(self) -> None:
-        """Raise CannotKeep where forward has changed a list or dict of the instance."""
-        for made, items in self.made:
-            now = [*made, *made.values()] if type(made) is dict else made
-            if len(now) != len(items) or not all(map(operator.is_, now, items)):
-                raise CannotKeep
+    def of_size(self, value: int) -> Any:
+        """See Shown."""
+        number = next(self.integers)
+        return value if number < 0 else Size(self.rec, value, self.sizes[number])
 
 
 def _num_vectors(leaf: Any) -> int:

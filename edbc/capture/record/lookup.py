@@ -74,7 +74,7 @@ def look_up_one(_: nn.Module, words: Any, number: Any) -> Any:
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
     if isinstance(number, Lazy):
         return words(number.unsqueeze(0))
-    found = None if rows is None or type(number) is not int else rows(number, True)
+    found = None if rows is None or not isinstance(number, int) else rows(number, True)
     return words(torch.tensor([number])) if found is None else found
 
 
@@ -94,6 +94,8 @@ def _rows_by_number(recorder: Any, module: Any) -> Callable[[Any], Any]:
         if not tables:
             tables.append(looked_up(module.weight, module.padding_idx, module.sparse))
         [table] = tables
+        if recorder.shows is not None and (told := recorder.shows.look_up(table, numbers)) is not None:
+            return told.unsqueeze(0) if is_one else told
         if type(numbers) is int and 0 <= numbers < (table.rows or table.look()):  # `Shared.row` without its call
             recorder.external_source.append(table.source)
             recorder.external_index.append(numbers)

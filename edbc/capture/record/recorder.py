@@ -271,6 +271,7 @@ class Recorder:
         "seen_in_place",
         "shared",
         "shown",
+        "shows",
         "sites",
         "sizes",
         "stacked",
@@ -386,6 +387,8 @@ class Recorder:
         """What was read of the mini-batch."""
         self.captures = False
         """Whether what is recorded is kept without the caller's objects (`capture.captured`)."""
+        self.shows: Any = None
+        """What shows forward stand-ins in the place of what an instance brings (`captured.alike`)."""
         self.standing = 0
         """References to the recorder that stay (`trace.left`)."""
         self.ragged: frozenset[str] = frozenset()
@@ -747,6 +750,12 @@ class Recorder:
         source, pool, slot = known
         pool.append(tensor)
         return self.external(source, len(pool) - 1, slot)
+
+    def tensor_of_constant(self, value: Value) -> torch.Tensor:
+        """The copy that a constant's external reads, where no class is ragged."""
+        number = -1 - (value.ref + self.first_external)
+        copy: torch.Tensor = self.constants[self.external_source[number]][self.external_index[number]]
+        return copy
 
     def slot_of_constant(self, shape: torch.Size, dtype: torch.dtype) -> tuple[int, Slot]:
         """The source and slot of constants of a shape."""

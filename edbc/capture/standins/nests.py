@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -46,3 +47,11 @@ def is_plain(item: Any) -> bool:
     if isinstance(item, list | tuple):
         return all(map(is_plain, item))
     return isinstance(item, int | float | str | None)
+
+
+@functools.cache
+def is_named(kind: Any) -> bool:
+    """Whether tuples of a class have names for their items, and nothing else that code could ask them for."""
+    fields = getattr(kind, "_fields", None)
+    public = {name for name in vars(kind) if not name.startswith("_")}
+    return kind.__mro__ == (kind, tuple, object) and fields is not None and public == set(fields)

@@ -711,6 +711,10 @@ class Shared(Symbol):
 
     def _rows(self, index: Any) -> Any:
         """Look-ups by an integer, or by one dimension of integers; None for any other way of indexing."""
+        if self.rec.shows is not None:
+            told = self.rec.shows.look_up(self, index)
+            if told is not None:
+                return told
         if type(index) is int or isinstance(index, np.integer):
             return self.lookup(int(index))
         if type(index) is tuple:
@@ -754,6 +758,8 @@ class Shared(Symbol):
 
     def lookup(self, index: int) -> Value:
         """Row `index` as an external. Raises IndexError as a tensor would."""
+        if self.rec.shows is not None and (told := self.rec.shows.look_up(self, index)) is not None:
+            return told  # type: ignore[no-any-return]
         rows = self.look()
         if not -rows <= index < rows:
             raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
@@ -918,7 +924,10 @@ class Rows(Lazy):
             items = [self.table.lookup(i) for i in self.indices]
             whole = self.rec.as_value(self.rec.function(torch.stack, (items,), {}))
             return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
-        indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
+        shows = self.rec.shows
+        indices = None if shows is None else shows.constant_of(self.indices)
+        if indices is None:
+            indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
         whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
         return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)

@@ -1,9 +1,11 @@
 """Is batching worth it? Measured when compiling, on the plan's own sample; where it is not, the plan says `run: eager`.
 
 (1) Eager and batched execution of the training mini-batch take turns: forward, without gradients, in float32 on the
-    CPU, in one thread, mini-batches recorded so often before that asking for lines is over. The *gain* is the median of
-    eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it. One thread, because how many
-    others have, and which other programs keep them waiting, is the machine's affair and not the plan's.
+    CPU, in one thread, mini-batches recorded so often before that asking for lines is over. As these are the same every
+    time, instances are joined from records (`capture.captured.alike`) only if half of them are alike others among them.
+    The *gain* is the median of eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it. One
+    thread, because how many others have, and which other programs keep them waiting, is the machine's affair and not
+    the plan's.
 (2) A plan says `run: eager` where the gain is below 1: no model runs slower than without a plan. Then the same is
     measured of instances captured beforehand (`edbc.capture.captured`), and where these gain, they run batched.
 (3) A clock decides, so the decision keeps its distance: what stands in the plan that is written over moves the limit
@@ -43,6 +45,10 @@ SECONDS = 3.0
 @torch.no_grad()
 def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
     """Eager's time over edbc's of every turn, definition (1)."""
+    with unchanged(instances):
+        net.run(list(instances))
+    if net.alike is not None:
+        net.alike.judge()
     return _in_one_thread(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
 
 

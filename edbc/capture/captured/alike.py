@@ -1,0 +1,432 @@
+"""Instances that are alike: one is recorded, and the others are joined from its record, without running Python.
+
+Where a model's `forward` is closed (`code.closed`), what it records is a function of what the instance tells it. So an
+instance that tells the same as an earlier one, but for what stands in its tensors, adds the same to a mini-batch with
+other constants: nobody has to promise it, as `captured.structurecache` needs.
+
+Definitions.
+
+(1) A *leaf* is a tensor of floating numbers in an instance. Forward gets a stand-in for it, which it can compute with,
+    but not read. Integers, in tensors too, are stand-ins (`standins.told`), by which it can look up rows of parameters,
+    and which it can make tensors of.
+(2) An instance is *keyed* when it is a nest of tuples, lists, dicts and objects (`code.closed.Closed.fields`) of
+    leaves, integers and plain values. Its *pattern* says all of that but for the integers, and of a leaf its shape, its
+    dtype, and which earlier one it is. Its *key* is its pattern, with the integers that forward wants to know: which
+    these are is found out by trying.
+(3) A *mould* is what the first instance of a key has added: a part (`captured.joining.Part`), where the rows that it
+    looks up and its constants are told by the places of integers and leaves.
+
+Nothing is taken from a mould where forward reads values, changes tensors in place, keeps something, or changes a list
+or dict of the instance, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they are.
+When few instances have turned out to be alike, no other is looked at.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import numpy as np
+import torch
+from torch import nn
+
+from edbc.base.kept import Kept
+from edbc.capture.captured.instance import WORD, Words
+from edbc.capture.captured.joining import (
+    Part,
+    join,
+    num_results,
+    read_joined,
+    recorded_together,
+    with_known_graph,
+)
+from edbc.capture.captured.nesttext import text_of
+from edbc.capture.captured.vocabulary import Lexicon, Nest
+from edbc.capture.forward.build import Capture
+from edbc.capture.forward.structures import LARGEST
+from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.record.functionalise import MustKeepBooks
+from edbc.capture.record.recorder import Recorder
+from edbc.capture.standins.nests import is_named
+from edbc.capture.standins.shown import Shown
+from edbc.capture.standins.standin import PLAIN, Rows, Shared, Value
+from edbc.capture.standins.told import Number, Told, tensor_of, told
+
+if TYPE_CHECKING:
+    from edbc.capture.code.shadow import ModelView
+
+DEEPEST = 8
+"""Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
+MOST_ITEMS = 512
+"""Items of its nests."""
+MOST_MOULDS = 1024
+MOST_JOINED = 64
+"""Mini-batches of the same keys in the same order whose graph is not joined again."""
+MOST_LEAVES = 64
+NAMED = 1 << 30
+"""From here on a row stands for an integer of the instance: more rows than any table has."""
+FEW = 96
+"""Instances that are looked at in any case. Of later ones half must be of a key that came before, or no other is."""
+
+
+_KEYS = frozenset((int, str))
+_NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
+
+
+class OfNumbers(NamedTuple):
+    """A constant that holds integers of the instance."""
+
+    places: list[int]
+
+    def of(self, numbers: Sequence[int]) -> list[int]:
+        """Those of an instance with these."""
+        return [numbers[place] for place in self.places]
+
+
+class Mould(NamedTuple):
+    """Definition (3)."""
+
+    number: int
+    words: bytes
+    nest: Nest
+    constants: Sequence[tuple[int, Sequence[Any]]]
+    """By source, each as the number of a leaf, by integers, or as it is."""
+    at: list[int]
+    """The words that are a row which the instance's integer in one of `places` says, of `rows` that there are."""
+    places: list[int]
+    rows: list[int]
+
+
+class Read(NamedTuple):
+    """An instance."""
+
+    pattern: tuple[Any, ...]
+    leaves: list[torch.Tensor]
+    numbers: list[int]
+
+
+class Alike:
+    """The moulds of a net in one mode. Threads may share it."""
+
+    def __init__(self, view: ModelView, lexicon: Lexicon, lease: Callable[[], tuple[nn.Module, Recorder]]):
+        """`lease` gives a shadow and a recorder that nobody else has."""
+        self._view, self._lexicon, self._lease = view, lexicon, lease
+        self._leased: tuple[nn.Module, Recorder] | None = None
+        self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
+        self._asked: Kept[Any, tuple[int, ...]] = Kept(MOST_MOULDS)
+        """By pattern, the integers that are part of the key."""
+        self._joined: Kept[Any, Capture] = Kept(MOST_JOINED)
+        self._count = self.looked = self.found = 0
+        self._lock = threading.Lock()
+
+    @property
+    def pays(self) -> bool:
+        """Whether instances are worth a look."""
+        return 2 * self.found > self.looked - FEW
+
+    def judge(self) -> None:
+        """Decide by what has been looked at: the same instances are to come again, which is not being alike."""
+        self.looked += FEW
+
+    def capture(self, instances: Sequence[Any]) -> Capture | None:
+        """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
+        taken from; None where one is neither. Linear in the items of their nests."""
+        read: list[Any] = [self._read(instance) for instance in instances]
+        self.looked += len(instances)
+        if None in read:
+            return None
+        moulds: list[Any] = [self._moulds.get(self._key(of), NotImplemented) for of in read]
+        num_new = 0
+        if NotImplemented in moulds:
+            num_new = self._learn(read, instances)
+            moulds = [self._moulds.get(self._key(of)) for of in read]
+        if None in moulds:
+            return None
+        self.found += len(instances) - num_new
+        return self._capture(moulds, read)
+
+    def _read(self, instance: Any) -> Read | None:
+        parts, leaves, numbers = [torch.get_default_dtype()], list[torch.Tensor](), list[int]()
+        keyed = _is_keyed(instance, parts, leaves, numbers, self._view, DEEPEST)
+        return Read(tuple(parts), leaves, numbers) if keyed else None
+
+    def _key(self, read: Read) -> Any:
+        asked = self._asked.get(read.pattern)
+        return read.pattern if asked is None else (read.pattern, *[read.numbers[place] for place in asked])
+
+    def _capture(self, moulds: Sequence[Mould], read: Sequence[Read]) -> Capture | None:
+        pools: dict[int, list[torch.Tensor | list[int]]] = {}
+        for mould, of in zip(moulds, read, strict=True):
+            for source, items in mould.constants:
+                pool = pools.get(source)
+                if pool is None:
+                    pool = pools[source] = []
+                for item in items:
+                    kind = type(item)
+                    pool.append(of.leaves[item] if kind is int else item.of(of.numbers) if kind is OfNumbers else item)
+        sources = self._lexicon.table.sources
+        constants = {i: _stacked(pool, sources[i].value_class.shape) for i, pool in pools.items()}
+        key = (*[mould.number for mould in moulds],)
+        known = self._joined.get(key)
+        if known is not None and known.graph.types is self._lexicon.table.graph_types():
+            return known.changed(constants=constants)
+        words = np.frombuffer(b"".join([mould.words for mould in moulds]), WORD)
+        looks_up = any(mould.at for mould in moulds)
+        if looks_up:
+            words = words.copy()
+            if not _write_rows(words, moulds, read):
+                return None
+        of_all = join(self._lexicon, words, len(moulds), constants)
+        nests = [mould.nest for mould in moulds]
+        found = read_joined(self._lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
+        if len(found.graph.operands) > LARGEST:
+            return found
+        found = with_known_graph(self._lexicon, found, (Alike, key))
+        if not looks_up:
+            self._joined.add(key, found.changed(constants={}, is_known=True))
+        return found
+
+    # --- the first of a key ------------------------------------------------------------------------------------------
+
+    def _learn(self, read: Sequence[Read], instances: Sequence[Any]) -> int:
+        """The moulds of the first instance of each key that is unknown, or that there is none; how many keys."""
+        with self._lock:
+            firsts: dict[Any, Any] = {}
+            for of, instance in zip(read, instances, strict=True):
+                if self._key(of) not in self._moulds:
+                    firsts.setdefault(of.pattern, (of, instance))
+            if not self._try(list(firsts.values())):
+                for of, instance in firsts.values():
+                    self._learn_one(of, instance)
+            unknown = [(of, instance) for of, instance in zip(read, instances, strict=True)
+                       if self._key(of) not in self._moulds]  # fmt: skip
+            for of, instance in unknown:  # of a pattern whose integers are told
+                if self._key(of) not in self._moulds:
+                    self._learn_one(of, instance)
+            return len(firsts) + len(unknown)
+
+    def _learn_one(self, of: Read, instance: Any) -> None:
+        """The mould of an instance, with more and more of its integers told."""
+        while not self._try([(of, instance)]):
+            known, asked = self._asked.get(of.pattern, ()), self._wanted
+            if not asked.difference(known):
+                asked = set(range(len(of.numbers)))
+            if len(known) == len(of.numbers):
+                self._moulds.add(self._key(of), None)
+                self.looked += FEW // 4
+                return
+            self._asked.add(of.pattern, tuple(sorted({*known, *asked})))
+
+    def _try(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
+        """Record instances with stand-ins. False where that cannot be: they run as they are then, and raise what eager
+        execution does."""
+        if self._leased is None:
+            self._leased = self._lease()
+        shadow, recorder = self._leased
+        shows = _Shows(recorder, [(of, self._asked.get(of.pattern, ())) for of, _ in firsts])
+        recorder.shows, recorder.captures = shows, True
+        try:
+            parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
+            moulds = None if parts is None else [self._mould(part, shows) for part in parts]
+        except (CannotKeep, Exception):
+            moulds = None
+        self._wanted = shows.asked
+        if recorder.keeps_books or recorder.reads:
+            self._leased = moulds = None
+        for (of, _), mould in zip(firsts, moulds or (), strict=False):
+            self._moulds.add(self._key(of), mould)
+        return moulds is not None
+
+    def _mould(self, part: Part, shows: _Shows) -> Mould:
+        """Raises UnsupportedError for what forward returns that has no text."""
+        self._count += 1
+        text = text_of(part.nest.nest, num_results(part.words), self._lexicon.class_number)
+        constants = [
+            (source, [shows.copies.get(id(tensor), tensor) for tensor in pool]) for source, pool in part.constants
+        ]
+        words = np.frombuffer(part.words, WORD)
+        first = len(words) - int(words[2])
+        at = [int(i) for i in first + np.flatnonzero(words[first:] >= NAMED)]
+        named = [shows.named[words[i] - NAMED] for i in at]
+        nest = self._lexicon.nest(text)
+        return Mould(self._count, part.words, nest, constants, at, [p for p, _ in named], [rows for _, rows in named])
+
+
+def _stacked(pool: list[torch.Tensor | list[int]], shape: tuple[int, ...]) -> torch.Tensor:
+    """Constants of this shape, some of which are the integers in them."""
+    kinds = set(map(type, pool))
+    if kinds == {list}:
+        return torch.tensor(pool, dtype=torch.int64).view(len(pool), *shape)
+    if list in kinds:
+        pool = [torch.tensor(item).view(shape) if type(item) is list else item for item in pool]
+    return torch.stack(pool)  # type: ignore[arg-type]
+
+
+def _write_rows(words: Words, moulds: Sequence[Mould], read: Sequence[Read]) -> bool:
+    """Write the rows that instances look up where they stand in the words of all; False where there is no such row."""
+    begin, at, values, rows = 0, list[int](), list[int](), list[int]()
+    for mould, of in zip(moulds, read, strict=True):
+        numbers = of.numbers
+        at += [begin + place for place in mould.at]
+        values += [numbers[place] for place in mould.places]
+        rows += mould.rows
+        begin += len(mould.words) // WORD.itemsize
+    try:
+        found = np.array(values, np.int64)
+    except OverflowError:
+        return False
+    if (found < 0).any() or (found >= np.array(rows)).any():
+        return False
+    words[at] = found
+    return True
+
+
+class _Shows:
+    """What instances are recorded with in the place of leaves and integers, and what becomes of these."""
+
+    def __init__(self, rec: Recorder, read: Sequence[tuple[Read, Sequence[int]]]):
+        self.rec, self.read = rec, read
+        self.copies: dict[int, int | OfNumbers] = {}
+        """What constants hold, by their addresses."""
+        self.named: list[tuple[int, int]] = []
+        """Rows that were looked up: the place of the integer, and how many rows there are."""
+        self.asked: set[int] = set()
+
+    def forward_of(self, shadow: nn.Module) -> Callable[[Any], Any]:
+        """`forward`, of instances with stand-ins."""
+
+        def forward(instance: Any) -> Any:
+            shown = _Shown(self.rec, self, *self.read[self.rec.instance])
+            try:
+                result = shadow.forward(shown.of(instance))
+            except (Exception, MustKeepBooks):  # nobody is to look for the reason by running it again
+                raise CannotKeep from None
+            shown.require_unchanged()
+            return result
+
+        return forward
+
+    def ask(self, places: Sequence[int]) -> NoReturn:
+        """See Watch."""
+        self.asked.update(places)
+        raise CannotKeep
+
+    def row_of(self, table: Shared, place: int) -> Value:
+        """See Watch."""
+        self.named.append((place, table.look()))
+        return table.row(NAMED + len(self.named) - 1)
+
+    def note(self, constant: Value, places: torch.Tensor) -> None:
+        """See Watch."""
+        copy = self.rec.tensor_of_constant(constant)
+        self.copies[id(copy)] = OfNumbers(places.flatten().tolist())
+
+    def look_up(self, table: Shared, index: Any) -> Any:
+        """Rows of a table by integers of the instance; None for others."""
+        kind = type(index)
+        if kind is Number:
+            return index.row_of(table)
+        if kind is Told:
+            return index.rows_of(table)
+        return Rows(table, list(index)) if kind is list and Number in set(map(type, index)) else None
+
+    def constant_of(self, numbers: list[Any]) -> Value | None:
+        """The constant that holds integers of the instance; None for others."""
+        first = told(numbers)
+        return None if first is None else tensor_of(first, numbers).materialise()
+
+
+class _Shown(Shown):
+    """An instance with stand-ins for its leaves, and for integers that are not told."""
+
+    def __init__(self, rec: Recorder, watch: _Shows, read: Read, asked: Sequence[int]):
+        super().__init__(rec)
+        self.watch, self.asked, self.place = watch, set(asked), 0
+        self.number = {id(leaf): i for i, leaf in enumerate(read.leaves)}
+
+    def of_tensor(self, item: torch.Tensor) -> Any:
+        """See Shown."""
+        number = self.number.get(id(item))
+        if number is not None:
+            value = self.rec.constant(item)
+            self.watch.copies[id(self.rec.tensor_of_constant(value))] = number
+            return value
+        if item.dtype is not torch.int64:
+            return item
+        first, self.place = self.place, self.place + item.numel()
+        places = torch.arange(first, self.place).view(item.shape)
+        return item if self.asked.issuperset(range(first, self.place)) else Told(self.rec, self.watch, item, places)
+
+    def of_integer(self, value: int) -> Any:
+        """See Shown."""
+        self.place += 1
+        return value if self.place - 1 in self.asked else Number(self.rec, self.watch, self.place - 1, value)
+
+
+def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: list[int], view: ModelView,
+              depth: int) -> bool:  # fmt: skip
+    """Append what tells one item from others, each kind of which begins in its own way, its leaves, and its integers;
+    definition (2)."""
+    kind = type(item)
+    if kind is torch.Tensor:
+        return _is_keyed_tensor(item, parts, leaves, numbers)
+    if kind is int:
+        parts.append(int)
+        numbers.append(item)
+        return True
+    if kind in PLAIN:
+        parts += kind, item
+        return True
+    if kind is float:
+        parts += kind, repr(item)
+        return True
+    if kind is dict:
+        kinds = set(map(type, item))
+        if len(kinds) > 1 or not kinds <= _KEYS:
+            return False
+        parts += kind, len(item), *kinds, *item
+        items: Any = item.values()
+    elif kind is tuple or kind is list or is_named(kind):  # type: ignore[arg-type]
+        items = item
+        kinds = set(map(type, item))
+        if len(kinds) == 1 and kinds <= PLAIN:
+            if int in kinds:
+                parts += kind, int, len(item)
+                numbers += item
+            else:
+                parts += kind, *kinds, tuple(item)
+            return len(item) <= MOST_ITEMS
+        parts += kind, len(item)
+    else:
+        fields = view.fields_of(kind)
+        if fields is None:
+            return False
+        of_object = {name: value for name, value in vars(item).items() if name in fields}
+        parts += kind, len(of_object), *of_object
+        items = of_object.values()
+    if not depth or len(parts) > MOST_ITEMS:
+        return False
+    return all(_is_keyed(part, parts, leaves, numbers, view, depth - 1) for part in items)
+
+
+def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Tensor], numbers: list[int]) -> bool:
+    dtype = item.dtype
+    if item.requires_grad or not item.is_cpu or item.layout is not torch.strided or item.is_nested:
+        return False
+    if dtype.is_floating_point:
+        for i, leaf in enumerate(leaves):
+            if leaf is item:
+                parts += torch.Tensor, i
+                return True
+        parts += dtype, item.shape
+        leaves.append(item)
+        return len(leaves) <= MOST_LEAVES
+    if dtype not in _NUMBERS or item.numel() > MOST_ITEMS:
+        return False
+    parts += dtype, item.shape
+    if dtype is torch.int64:
+        numbers += item.flatten().tolist()
+    else:
+        parts.append(item.numpy().tobytes())
+    return True

@@ -1,0 +1,76 @@
+"""An instance as `forward` gets it whose record is to serve others: with stand-ins in the place of what differs."""
+
+from __future__ import annotations
+
+import operator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.standins.nests import rebuilt
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+class Shown:
+    """Copies of one instance's nests, in which the methods `of_...` say what stands for leaves."""
+
+    def __init__(self, rec: Recorder):
+        self.rec = rec
+        self.made: list[tuple[Any, list[Any]]] = []
+        """Lists and dicts, and what stands in them."""
+
+    def of_tensor(self, item: torch.Tensor) -> Any:
+        """What stands for a tensor."""
+        raise NotImplementedError
+
+    def of_numbers(self, item: list[Any]) -> Any:
+        """What stands for a list; None for one that is a nest like others."""
+        return None
+
+    def of_integer(self, value: int) -> Any:
+        """What stands for an integer."""
+        return value
+
+    def of_size(self, value: int) -> Any:
+        """What stands for an integer of an object."""
+        return self.of_integer(value)
+
+    def of(self, item: Any) -> Any:
+        """One item of the instance."""
+        kind = type(item)
+        if kind is torch.Tensor:
+            return self.of_tensor(item)
+        if kind is int:
+            return self.of_integer(item)
+        if kind is list and item and (numbers := self.of_numbers(item)) is not None:
+            return numbers
+        if kind is dict:
+            found: Any = {key: self.of(x) for key, x in item.items()}
+            self.made.append((found, [*found, *found.values()]))
+            return found
+        if issubclass(kind, tuple | list):
+            parts = [self.of(x) for x in item]
+            if kind is list:
+                self.made.append((parts, [*parts]))
+            return parts if kind is list else rebuilt(item, parts)
+        fields = self.rec.tracer.fields_of(kind)
+        return item if fields is None else self._of_object(item, fields)
+
+    def _of_object(self, item: Any, fields: frozenset[str]) -> Any:
+        """A copy of an object with what code may read of it."""
+        copy = object.__new__(type(item)) if type(item) is not SimpleNamespace else SimpleNamespace()
+        for name, value in vars(item).items():
+            if name in fields:
+                object.__setattr__(copy, name, self.of_size(value) if type(value) is int else self.of(value))
+        return copy
+
+    def require_unchanged(self) -> None:
+        """Raise CannotKeep where forward has changed a list or dict of the instance."""
+        for made, items in self.made:
+            now = [*made, *made.values()] if type(made) is dict else made
+            if len(now) != len(items) or not all(map(operator.is_, now, items)):
+                raise CannotKeep

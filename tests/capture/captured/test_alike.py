@@ -1,0 +1,502 @@
+"""Instances that are alike are joined from one record: eager's numbers, and nothing taken for alike that is not."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import bound, seeded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from edbc.errors import EdbcError, StaleError
+
+SIZE = 4
+
+
+def vector(rng: Random, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(rng.randrange(10**9))
+    return torch.randn(*(shape or (SIZE,)), generator=generator)
+
+
+def drawn(make: Any, seed: int, count: int = 6) -> list[Any]:
+    rng = Random(seed)
+    return [make(rng) for _ in range(count)]
+
+
+def flat(nest: Any) -> list[torch.Tensor]:
+    if isinstance(nest, torch.Tensor):
+        return [nest]
+    if isinstance(nest, dict):
+        nest = list(nest.values())
+    if hasattr(nest, "__dataclass_fields__"):
+        nest = list(vars(nest).values())
+    return [tensor for item in nest for tensor in flat(item)] if isinstance(nest, list | tuple) else []
+
+
+def of_net(model: nn.Module, make: Any) -> Any:
+    """Bound on instances, and run on others, so that what recurs is known."""
+    net = bound(model, drawn(make, 0, 12))
+    require_eager(net, drawn(make, 1, 12))
+    return net
+
+
+def require_eager(net: Any, instances: list[Any]) -> None:
+    """Values and gradients of the model's own."""
+    found, expected = net(instances), [net.model(instance) for instance in instances]
+    for one, other in zip(found, expected, strict=True):
+        assert type(one) is type(other)
+        for a, b in zip(flat(one), flat(other), strict=True):
+            torch.testing.assert_close(a, b)
+    parameters = list(net.model.parameters())
+
+    def gradients(of: list[Any]) -> Any:
+        total = sum((t.sum() for t in flat(of) if t.requires_grad), torch.zeros(()))
+        return torch.autograd.grad(total, parameters, allow_unused=True) if total.requires_grad else []
+
+    for a, b in zip(gradients(found), gradients(expected), strict=True):
+        torch.testing.assert_close(torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b)
+
+
+class Scores(nn.Module):
+    """An instance of all that a key tells."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.out = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 3)
+
+    def forward(self, item: Any) -> Any:
+        h = torch.tanh(self.up(item["x"])) * item["times"]
+        for row in item["rows"]:
+            h = h + self.up(row[0])
+        if item["kind"] == "loss":
+            return {"loss": F.cross_entropy(self.out(h), torch.tensor(item["label"])), "kind": item["kind"]}
+        return {"loss": self.out(h).sum() + item["mask"].sum(), "kind": item["kind"], "x": item["x"]}
+
+
+def scored(rng: Random) -> Any:
+    return {
+        "x": vector(rng),
+        "times": rng.choice([1, 0.0, -0.0, True]),
+        "rows": [vector(rng, rng.choice([1, 2]), SIZE) for _ in range(rng.randrange(2))],
+        "kind": rng.choice(["loss", "sum"]),
+        "label": rng.randrange(2),
+        "mask": torch.tensor([rng.random() < 0.5 for _ in range(1)]),
+    }
+
+
+@pytest.fixture(scope="module")
+def scores() -> Any:
+    net = of_net(seeded(Scores), scored)
+    for seed in range(4):
+        net(drawn(scored, seed, 32))
+    return net
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 40))
+@settings(max_examples=25)
+def test_random_instances_give_eager_results_and_gradients(scores: Any, seed: int, count: int) -> None:
+    """Known keys and new ones in one mini-batch, in any order."""
+    require_eager(scores, drawn(scored, seed, count))
+    assert scores.alike.pays
+
+
+def test_known_keys_run_no_python(scores: Any) -> None:
+    """A second mini-batch of the same keys and other tensors is joined."""
+    first, second = drawn(scored, 7, 9), drawn(scored, 7, 9)
+    for item in second:
+        item["x"] = item["x"] + 1
+    scores(first)
+    before = scores.alike.found
+    require_eager(scores, second)
+
+    assert scores.alike.found == before + 9
+
+
+# --- what is not alike ---------------------------------------------------------------------------------------------
+
+
+class OfOne(nn.Module):
+    """Models of one line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+        self.scale = nn.Parameter(torch.tensor(2.0))
+        self.register_buffer("steps", torch.tensor(1))
+
+
+class ReadsParameter(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) * (2 if self.scale.item() > 1 else 3)
+
+
+class ReadsBuffer(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) if int(self.steps) > 0 else x * 2
+
+
+@pytest.mark.parametrize("kind", [ReadsParameter, ReadsBuffer])
+def test_values_of_the_model_that_are_read(kind: Any) -> None:
+    """What forward decides by a parameter's value is decided anew."""
+    net = of_net(seeded(kind), vector)
+    with torch.no_grad():
+        net.model.scale.fill_(0.5)
+        net.model.steps.fill_(0)
+
+    require_eager(net, drawn(vector, 3))
+
+
+class ReadsValue(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) if x.sum() > 0 else x * 2
+
+
+class ReadsItself(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) * len([v for v in x.tolist() if v > 0])
+
+
+class AsNumpy(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) * float(x.numpy().sum())
+
+
+class InPlace(OfOne):
+    def forward(self, x: Any) -> Any:
+        h = x.clone()
+        h[0] = 1
+        h.mul_(2)
+        return self.up(h)
+
+
+class Counts(OfOne):
+    count = 0
+
+    def forward(self, x: Any) -> Any:
+        self.count = self.count + 1
+        return self.up(x)
+
+
+@pytest.mark.parametrize("kind", [ReadsValue, ReadsItself, AsNumpy, InPlace, Counts])
+def test_what_depends_on_values_or_changes_them(kind: Any) -> None:
+    """Reads of an instance's numbers are its own, and what is kept on the model is kept each time."""
+    net = of_net(seeded(kind), vector)
+    require_eager(net, drawn(vector, 3))
+
+    assert not isinstance(net.model, Counts) or net.model.count > 0
+
+
+class TwoOfThem(OfOne):
+    def forward(self, pair: Any) -> Any:
+        a, b = pair
+        return self.up(a) * b
+
+
+def test_one_tensor_twice_is_not_two_equal_ones() -> None:
+    """Identity is part of the key."""
+
+    def pair(rng: Random) -> Any:
+        x = vector(rng)
+        return (x, x if rng.random() < 0.5 else x.clone())
+
+    net = of_net(seeded(TwoOfThem), pair)
+    require_eager(net, drawn(pair, 3, 12))
+    assert net.alike.found
+
+
+class Pops(OfOne):
+    def forward(self, rows: Any) -> Any:
+        rows.append(rows[0])
+        return self.up(rows[-1]) * len(rows)
+
+
+def test_forward_that_changes_the_instance() -> None:
+    """A list that grows is the caller's."""
+    net = bound(seeded(Pops), [[vector(Random(i))] for i in range(12)])
+    instances = [[vector(Random(i))] for i in range(6)]
+    net(instances)
+    net(instances)
+
+    assert [len(rows) for rows in instances] == [3] * 6
+
+
+class Makes(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x.float()) + torch.zeros(SIZE)
+
+
+def test_the_default_dtype_is_part_of_the_key() -> None:
+    """What forward makes has it."""
+    net = of_net(seeded(Makes), vector)
+    torch.set_default_dtype(torch.float64)
+    try:
+        found, expected = net(drawn(vector, 3))[0], net.model(drawn(vector, 3)[0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert found.dtype is expected.dtype is torch.float64
+    torch.testing.assert_close(found, expected)
+
+
+def test_an_instance_with_gradients_keeps_them() -> None:
+    """A leaf of autograd's gets its gradient."""
+    net = of_net(seeded(Makes), vector)
+    x = [vector(Random(i)).requires_grad_() for i in range(3)]
+    torch.stack(net(x)).sum().backward()
+    expected = torch.autograd.grad(torch.stack([net.model(item) for item in x]).sum(), x)
+
+    for item, other in zip(x, expected, strict=True):
+        torch.testing.assert_close(item.grad, other)
+
+
+def test_views_and_other_dtypes() -> None:
+    """Leaves in any memory: columns, expanded rows, negated, half and double."""
+    net = of_net(seeded(Makes), vector)
+    base = vector(Random(0), SIZE, SIZE)
+    columns = [base[:, i] for i in range(SIZE)]
+    odd = [base[0, :1].expand(SIZE), torch.complex(base[0], base[1]).conj().imag, base[1].double(), base[2].half()]
+    require_eager(net, [*columns, *odd])
+    require_eager(net, [*odd, *columns])
+
+
+def test_tensors_may_change_once_the_call_has_returned() -> None:
+    """Also while a stream prepares ahead, each result is of what its instance held when it was taken."""
+    net = of_net(seeded(Makes), vector)
+    buffer = torch.zeros(SIZE)
+
+    def reused() -> Any:
+        for i in range(40):
+            buffer.fill_(i)
+            yield buffer.clone()
+
+    with torch.no_grad():
+        expected = [net.model(torch.full((SIZE,), float(i))) for i in range(40)]
+        for found, other in zip(net.stream(reused(), 5), expected, strict=True):
+            torch.testing.assert_close(found, other)
+
+
+class Trains(OfOne):
+    def forward(self, x: Any) -> Any:
+        return F.dropout(self.up(x), 0.5, self.training) if self.training else self.up(x) * 2
+
+
+def test_modes_have_their_own() -> None:
+    """Training draws anew for every instance; evaluation does not."""
+    net = of_net(seeded(Trains), vector)
+    instances = [torch.ones(SIZE)] * 20
+    net.model.train()
+    with torch.no_grad():
+        net(instances)
+        found = torch.stack(net(instances))
+        assert len({tuple(row.tolist()) for row in found}) > 1
+        net.model.eval()
+        require_eager(net, instances)
+
+
+class Times(OfOne):
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 2
+
+    def forward(self, x: Any) -> Any:
+        return self.up(x) * self.times
+
+
+def test_a_model_that_changes_is_stale() -> None:
+    """As when every instance is recorded."""
+    net = of_net(seeded(Times), vector)
+    vars(net.model)["times"] = 3
+    with pytest.raises(StaleError, match="changed after it was bound"):
+        net(drawn(vector, 3))
+
+
+FACTOR = 2
+
+
+class ReadsName(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) * FACTOR
+
+
+def test_a_name_that_means_something_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What forward reads of its module is looked up anew."""
+    net = of_net(seeded(ReadsName), vector)
+    monkeypatch.setitem(globals(), "FACTOR", 5)
+    require_eager(net, drawn(vector, 3))
+
+
+Pair = namedtuple("Pair", "a b")
+
+
+@dataclass
+class Record:
+    x: torch.Tensor
+    n: int
+
+
+class OfAnyKind(OfOne):
+    def forward(self, item: Any) -> Any:
+        if isinstance(item, Record):
+            return Record(self.up(item.x), item.n)
+        return Pair(self.up(item[0]), item[1])
+
+
+def test_classes_of_instances_and_results() -> None:
+    """Named tuples and dataclasses come back as what they are, and are told from one another."""
+
+    def item(rng: Random) -> Any:
+        kind = rng.randrange(3)
+        if kind == 0:
+            return Record(vector(rng), rng.randrange(2))
+        return Pair(vector(rng), 1) if kind == 1 else (vector(rng), True)
+
+    net = of_net(seeded(OfAnyKind), item)
+    require_eager(net, drawn(item, 3, 12))
+
+
+class Fails(OfOne):
+    def forward(self, x: Any) -> Any:
+        return self.up(x) if len(x) == SIZE else self.up(x, x)
+
+
+def test_errors_are_those_of_the_code() -> None:
+    """With the instance's number, whether others of its mini-batch are known or not."""
+    net = of_net(seeded(Fails), vector)
+    for _ in range(2):
+        with pytest.raises((TypeError, EdbcError)) as caught:
+            net([*drawn(vector, 3), torch.ones(SIZE + 1)])
+        assert "instance 6" in "".join(getattr(caught.value, "__notes__", ())) + str(caught.value)
+    require_eager(net, drawn(vector, 3))
+
+
+class Varies(OfOne):
+    def forward(self, item: Any) -> Any:
+        return self.up(item[0]) * item[1]
+
+
+def test_nothing_is_looked_at_where_nothing_recurs() -> None:
+    """Numbers that differ in every instance are a key each."""
+    serial = iter(range(10**6))
+    net = bound(seeded(Varies), [(torch.ones(SIZE), -1)] * 4)
+    for _ in range(20):
+        net([(torch.ones(SIZE), next(serial)) for _ in range(16)])
+
+    assert not net.alike.pays
+    assert len(net.alike._moulds) < 200
+
+
+# --- integers ------------------------------------------------------------------------------------------------------
+
+VOCAB = 9
+NAMES = {0: 1.0, 1: 2.0, 2: -1.0}
+
+
+class Uses(nn.Module):
+    """What forward may do with integers, one use per kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.padded = nn.Embedding(VOCAB, SIZE), nn.Embedding(VOCAB, SIZE, padding_idx=2)
+        self.out = nn.Linear(SIZE, VOCAB)
+
+    def forward(self, item: Any) -> Any:
+        kind, ids = item["kind"], item["ids"]
+        if kind.startswith("tensor"):
+            return self.of_tensor(kind, item["tensor"])
+        first = ids[0]
+        if kind == "row":
+            return [self.words.weight[w] for w in ids]
+        if kind == "module":
+            return self.words(torch.tensor(first)) + self.words(torch.tensor([ids[-1]]))[0]
+        if kind == "all":
+            return self.words(torch.tensor(ids)).sum(0)
+        if kind == "longs":
+            return self.padded(torch.LongTensor(ids)).mean(0)
+        if kind == "function":
+            return torch.tanh(F.embedding(torch.tensor(ids), self.words.weight))
+        if kind == "pairs":
+            return [self.words.weight[a] * self.padded(torch.tensor(b)) for a, b in zip(ids, ids[1:], strict=False)]
+        if kind == "loss":
+            h = self.words(torch.tensor(ids))
+            return F.cross_entropy(self.out(h), torch.tensor(ids[::-1]))
+        if kind == "gather":
+            return self.out(self.words.weight[first])[torch.tensor(ids)]
+        if kind == "compared":
+            return self.words.weight[first] * (2.0 if ids[-1] > 4 else 3.0)
+        if kind == "times":
+            return self.words.weight[first] * ids[-1]
+        if kind == "counted":
+            return self.words.weight[first] * sum(ids) + len(sorted(ids))
+        if kind == "named":
+            return self.words.weight[first] * NAMES.get(first, 0.5)
+        if kind == "looped":
+            return sum((self.words.weight[w] for w in range(1 + first % 3)), torch.zeros(SIZE))
+        return {"h": self.words.weight[first], "first": first, "text": f"{first}"}
+
+    def of_tensor(self, kind: str, ids: Any) -> Any:
+        if kind == "tensor all":
+            return self.words(ids)
+        if kind == "tensor parts":
+            return self.words(ids[1:]).sum() + self.padded(ids[0]) + self.words(ids.view(1, -1))[0].mean(0)
+        if kind == "tensor each":
+            return [self.words.weight[w] + self.words(w) for w in ids]
+        if kind == "tensor numbers":
+            return [self.words.weight[w] for w in ids.tolist()] + [self.words.weight[ids[0].item()]]
+        if kind == "tensor mask":
+            return self.words(ids) * (ids != 2).unsqueeze(1)
+        return self.words(ids) * float(ids.sum())
+
+
+KINDS = ("row", "module", "all", "longs", "function", "pairs", "loss", "gather", "compared", "times", "counted",
+         "named", "looped", "returned", "tensor all", "tensor parts", "tensor each", "tensor numbers", "tensor mask",
+         "tensor read")  # fmt: skip
+BLIND = {"row", "module", "all", "longs", "function", "pairs", "loss", "tensor all", "tensor parts", "tensor each",
+         "tensor numbers"}  # fmt: skip
+"""Those that never look at an integer."""
+
+
+def used(kind: str) -> Any:
+    def make(rng: Random) -> Any:
+        ids = [rng.randrange(VOCAB) for _ in range(rng.choice([2, 3]))]
+        return {"kind": kind, "ids": ids, "tensor": torch.tensor(ids)}
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def uses() -> Any:
+    return bound(seeded(Uses), [item for kind in KINDS for item in drawn(used(kind), 0, 2)], rows=None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_integers_are_rows_and_constants_or_part_of_the_key(uses: Any, kind: str) -> None:
+    """Eager's values and gradients, whatever forward does with them; nobody runs forward again for other words."""
+    net = bound(uses.model, drawn(used(kind), 0, 4), rows=None)
+    for seed in range(1, 6):
+        require_eager(net, drawn(used(kind), seed, 8))
+    moulds = [mould for mould in net.alike._moulds.values() if mould is not None]
+
+    assert (len(moulds) == 2) == (kind in BLIND) or kind in ("gather", "tensor mask")
+    assert net.alike.pays or kind not in BLIND
+
+
+@pytest.mark.parametrize("ids", [[-1, 2], [VOCAB, 0], [0, -VOCAB - 1], [2**40, 1], [True, 1]])
+def test_rows_that_there_are_not(uses: Any, ids: list[int]) -> None:
+    """Negative ones are eager's, others raise what eager raises."""
+    net = bound(uses.model, drawn(used("row"), 0, 4), rows=None)
+    net(drawn(used("row"), 1, 8))
+    item = {"kind": "row", "ids": ids, "tensor": torch.zeros(1)}
+    try:
+        expected = net.model(item)
+    except IndexError:
+        with pytest.raises(IndexError):
+            net([*drawn(used("row"), 2, 3), item])
+    else:
+        for a, b in zip(flat(net([*drawn(used("row"), 2, 3), item])[3]), flat(expected), strict=True):
+            torch.testing.assert_close(a, b)
