@@ -45,8 +45,9 @@ class RunKernel:
 
     def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
         """`items[f][ptr[v]:ptr[v + 1]]` is field f of node v, `(items, size)`."""
+        fields = self._seen(items)
         for v in range(len(ptr) - 1):
-            result = self._of_node([x[ptr[v] : ptr[v + 1]] for x in items])
+            result = self.function(*[x[ptr[v] : ptr[v + 1]] for x in fields])
             if self.segmented:
                 output[ptr[v] : ptr[v] + len(result)] = result.reshape(len(result), -1)
             else:
@@ -60,7 +61,7 @@ class RunKernel:
             begin, end = ptr[v], ptr[v + 1]
             with torch.enable_grad():
                 fields = [x[begin:end].detach().requires_grad_(w) for x, w in zip(items, wanted, strict=True)]
-                result = self._of_node(fields)
+                result = self.function(*self._seen(fields))
             if not result.requires_grad:
                 continue
             sought = [x for x in fields if x.requires_grad]
@@ -71,15 +72,15 @@ class RunKernel:
                     field[begin:end] = gradient
         return found
 
-    def _of_node(self, fields: Sequence[torch.Tensor]) -> torch.Tensor:
+    def _seen(self, fields: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Fields as the slots show them; of a whole batch at once, as `vmap` takes longer than most functions."""
         seen = []
         for field, slot in zip(fields, self.slots, strict=True):
             value = field.view(len(field), *slot.base.shape)
             for step in slot.views:
                 value = torch.vmap(step.apply)(value)
             seen.append(value)
-        result: torch.Tensor = self.function(*seen)
-        return result
+        return seen
 
 
 class Attention(NamedTuple):
