@@ -68,6 +68,8 @@ NAMED = 1 << 30
 """From here on a row stands for an integer of the instance: more rows than any table has."""
 FEW = 96
 """Instances that are looked at in any case. Of later ones half must be of a key that came before, or no other is."""
+FAILED = 4
+"""Instances that an attempt which fails counts as: it takes as long as to record some hundreds of nodes."""
 
 
 _KEYS = frozenset((int, str))
@@ -198,25 +200,27 @@ class Alike:
                     firsts.setdefault(of.pattern, (of, instance))
             if not self._try(list(firsts.values())):
                 for of, instance in firsts.values():
-                    self._learn_one(of, instance)
+                    if self.pays:
+                        self._learn_one(of, instance)
             unknown = [(of, instance) for of, instance in zip(read, instances, strict=True)
                        if self._key(of) not in self._moulds]  # fmt: skip
             for of, instance in unknown:  # of a pattern whose integers are told
-                if self._key(of) not in self._moulds:
+                if self.pays and self._key(of) not in self._moulds:
                     self._learn_one(of, instance)
             return len(firsts) + len(unknown)
 
     def _learn_one(self, of: Read, instance: Any) -> None:
-        """The mould of an instance, with more and more of its integers told."""
-        while not self._try([(of, instance)]):
-            known, asked = self._asked.get(of.pattern, ()), self._wanted
-            if not asked.difference(known):
-                asked = set(range(len(of.numbers)))
-            if len(known) == len(of.numbers):
-                self._moulds.add(self._key(of), None)
-                self.looked += FEW // 4
+        """The mould of an instance: with integers told that forward was seen to look at, or with all."""
+        every = range(len(of.numbers))
+        for asks_all in (False, True):
+            if self._try([(of, instance)]):
                 return
-            self._asked.add(of.pattern, tuple(sorted({*known, *asked})))
+            wanted = every if asks_all else self._wanted or every
+            self._asked.add(of.pattern, tuple(sorted({*self._asked.get(of.pattern, ()), *wanted})))
+            if not every:
+                break
+        if not every or not self._try([(of, instance)]):
+            self._moulds.add(self._key(of), None)
 
     def _try(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
         """Record instances with stand-ins. False where that cannot be: they run as they are then, and raise what eager
@@ -236,6 +240,7 @@ class Alike:
             self._leased = moulds = None
         for (of, _), mould in zip(firsts, moulds or (), strict=False):
             self._moulds.add(self._key(of), mould)
+        self.looked += FAILED * (moulds is None)
         return moulds is not None
 
     def _mould(self, part: Part, shows: _Shows) -> Mould:
