@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from edbc.base.kept import Kept
-from edbc.capture.captured.instance import WORD, Words
+from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import (
     Part,
     join,
@@ -120,6 +120,7 @@ class Alike:
         """By pattern, the integers that are part of the key."""
         self._joined: Kept[Any, Capture] = Kept(MOST_JOINED)
         self._count = self.looked = self.found = 0
+        self._num_types = len(lexicon.table.types)
         self._lock = threading.Lock()
 
     @property
@@ -236,12 +237,32 @@ class Alike:
         except (CannotKeep, Exception):
             moulds = None
         self._wanted = shows.asked
+        if moulds is not None and not self._are_usual(moulds, [instance for _, instance in firsts]):
+            moulds = None
         if recorder.keeps_books or recorder.reads:
             self._leased = moulds = None
         for (of, _), mould in zip(firsts, moulds or (), strict=False):
             self._moulds.add(self._key(of), mould)
         self.looked += FAILED * (moulds is None)
         return moulds is not None
+
+    def _are_usual(self, moulds: Sequence[Mould], instances: Sequence[Any]) -> bool:
+        """Whether stand-ins give the types that instances as they are give, where these are new: the plan's policy,
+        cells and kernels are made for what compiling has recorded, which had no stand-ins. Rows and elements are taken
+        of any value in the same way."""
+        types = self._lexicon.table.types
+        used = {kind for mould in moulds for kind in _types(mould.words) if kind >= self._num_types}
+        new = {kind for kind in used if not types[kind].is_excerpt}
+        if not new:
+            return True
+        assert self._leased is not None
+        shadow, recorder = self._leased
+        recorder.shows = None
+        try:
+            parts = recorded_together(shadow, recorder, self._lexicon, instances)
+        except Exception:  # it is raised again by whoever records them
+            return False
+        return parts is not None and new <= {kind for part in parts for kind in _types(part.words)}
 
     def _mould(self, part: Part, shows: _Shows) -> Mould:
         """Raises UnsupportedError for what forward returns that has no text."""
@@ -256,6 +277,12 @@ class Alike:
         named = [shows.named[words[i] - NAMED] for i in at]
         nest = self._lexicon.nest(text)
         return Mould(self._count, part.words, nest, constants, at, [p for p, _ in named], [rows for _, rows in named])
+
+
+def _types(words: bytes) -> list[int]:
+    """Those of the nodes of an instance with these words."""
+    found: list[int] = sections(np.frombuffer(words, WORD))[0].tolist()
+    return found
 
 
 def _stacked(pool: list[torch.Tensor | list[int]], shape: tuple[int, ...]) -> torch.Tensor:

@@ -47,7 +47,7 @@ from torch import nn
 from edbc.capture.code.hooks import num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.notebook import cell_texts, shown_name
-from edbc.capture.code.rewrite import LookUp, LookUps
+from edbc.capture.code.rewrite import LookUp, LookUps, standing
 from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
@@ -500,9 +500,8 @@ class _Reading:
                     self._require_kept(node, None)
                 if not hasattr(found, name):
                     self.refuse(node, f"{text} is not defined when the model is bound")
-                value = getattr(found, name)
-                self.closed.look_ups.add(LookUp(vars(found), name, value))
-                found = value
+                self.closed.look_ups.add(standing(vars(found), name))
+                found = getattr(found, name)
             else:
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
         self._require_plain(node, text, found)

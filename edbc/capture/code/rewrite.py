@@ -217,13 +217,14 @@ def _is_of_super(loads: list[dis.Instruction], after: int) -> bool:
 def _look_ups(path: list[str], is_enclosed: bool, scope: Scope) -> tuple[LookUp, ...] | None:
     """The look-ups of a name and of attributes of modules; None where one of them is not known beforehand."""
     in_globals = scope.globals if path[0] in scope.globals else scope.builtins
-    found = [_look_up(scope.enclosing if is_enclosed else in_globals, path[0])]
+    found = [standing(scope.enclosing if is_enclosed else in_globals, path[0])]
     for name in path[1:]:
         if not isinstance(found[-1].found, ModuleType):
             return None
-        found.append(_look_up(vars(found[-1].found), name))
+        found.append(standing(vars(found[-1].found), name))
     return None if any(look_up.found is _MISSING for look_up in found) else tuple(found)
 
 
-def _look_up(namespace: Mapping[str, Any], name: str) -> LookUp:
+def standing(namespace: Mapping[str, Any], name: str) -> LookUp:
+    """What stands there by that name now: of a class's static methods not what is got by asking it."""
     return LookUp(namespace, name, namespace.get(name, _MISSING))

@@ -132,7 +132,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         name == "embedding"
         and len(args) == 2
         and type(args[1]) is Shared
-        and type(args[0]) is torch.Tensor
+        and (type(args[0]) is torch.Tensor or (rec.shows is not None and isinstance(args[0], Index)))
         and args[0].ndim <= 1
         and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
     ):

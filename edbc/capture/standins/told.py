@@ -123,14 +123,17 @@ class Told(Index):
 
     def rows_of(self, table: Shared) -> Any:
         """Rows of a parameter by these numbers."""
-        shape = self.tensor.shape
-        is_vector = len(shape) < 2 or (len(shape) == 2 and shape[0] == 1)
-        if not self.rec.flows or not is_vector or not self.tensor.numel():
+        from edbc.capture.record.lookup import look_up_of
+
+        if not self.rec.flows or not self.tensor.numel():
             raise CannotKeep
-        if not shape:
+        if not self.tensor.ndim:
             return self.rec.copied(self.item().row_of(table))
-        rows = table._many(self._seen(torch.flatten).tolist())
-        return rows if len(shape) == 1 else rows.unsqueeze(0)
+        if self.tensor.ndim == 1:
+            return table._many(self.tolist())
+        row = getattr(look_up_of(table.ref), "padding_index", None)
+        options = {} if row is None else {"padding_idx": row}
+        return torch.nn.functional.embedding(self.materialise(), table, **options)
 
     def make(self) -> Value:
         """The constant that holds them."""

@@ -6,7 +6,7 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (1) Cells are chosen with rows and without (`choose`).
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
-    that is no run itself (`ragged.forwards`) takes PYTHON_US.
+    that is no run itself (`ragged.forwards`) takes PYTHON_US: where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it. As many types as have one node in the sample are expected to be new
     in another one of its size (Good, "The population frequencies of species", Biometrika 1953): UNSEEN_US each.
@@ -55,6 +55,8 @@ from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
 from edbc.tools.compile.mining import mine
 from edbc.tools.compile.unplanned import SegmentsUnplanned
+
+KEPT = 4
 
 
 class Decisions(NamedTuple):
@@ -198,7 +200,8 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
-    cost += PYTHON_US * (recorder.read_forwards - recorder.found_forwards)
+    if KEPT * recorder.found_forwards < recorder.read_forwards:
+        cost += PYTHON_US * recorder.read_forwards
     for part in parts:
         schedule = run(part.graph.lint(), Policy("critical"))
         batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from edbc.capture.captured.alike import _types
 from edbc.errors import EdbcError, StaleError
 
 SIZE = 4
@@ -314,6 +315,22 @@ def test_a_model_that_changes_is_stale() -> None:
     vars(net.model)["times"] = 3
     with pytest.raises(StaleError, match="changed after it was bound"):
         net(drawn(vector, 3))
+
+
+class Transposes(OfOne):
+    def forward(self, x: Any) -> Any:
+        return F.adaptive_avg_pool1d(x.view(1, 1, -1), 2).view(-1) + self.up(x)[:2]
+
+
+def test_types_are_those_that_compiling_has_met() -> None:
+    """A plan knows instances as they are; where stand-ins would give other types, each is recorded."""
+    net = of_net(seeded(Transposes), vector)
+    table = net.alike._num_types
+    net(drawn(vector, 5, 12))
+
+    used = {kind for mould in net.alike._moulds.values() if mould is not None for kind in _types(mould.words)}
+    assert all(kind < table or net.table.types[kind].is_excerpt for kind in used)
+    require_eager(net, drawn(vector, 3))
 
 
 FACTOR = 2

@@ -360,3 +360,17 @@ def test_methods_are_the_users() -> None:
     assert set(methods_of(Counts())) == {"forward", "counted"}
     assert methods_of(Counts())["forward"] is Counts.forward
     assert methods_of(nn.Linear(2, 2)) == {}
+
+
+class OfStatic(nn.Module):
+    def forward(self, x):
+        return x + nn.Transformer.generate_square_subsequent_mask(3)[0]
+
+
+def test_static_methods_stay_what_they_are() -> None:
+    """What a class holds by the name is another object than what asking for it gives, and no change."""
+    model = OfStatic()
+    closed = Closed(model)
+
+    assert closed.obstacle(model, "forward") is None
+    assert closed.look_ups.still_hold()
