@@ -147,6 +147,8 @@ class ModelFile:
 
 _MODULES = "edbc_model_"
 """What the names of imported model files begin with; their hashes end them."""
+_SIBLINGS: dict[str, dict[str, ModuleType]] = {}
+"""By such a name the modules beside the file, by theirs, that it has imported: files elsewhere have others."""
 _OF_CHARACTERS = (type(iter("")), type(iter("\u00e9")))
 """Iterators of strings: what `load = iter` makes of a path."""
 
@@ -263,6 +265,7 @@ def _import(path: Path, sha256: str) -> ModuleType:
     name = f"{_MODULES}{path.stem}_{sha256[:8]}"
     loaded = sys.modules.get(name)
     if loaded is not None and loaded.__file__ == str(path):
+        sys.modules.update(_SIBLINGS[name])
         return loaded
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -274,6 +277,9 @@ def _import(path: Path, sha256: str) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    beside = {file.stem: (sys.modules.get(file.stem), str(file)) for file in path.parent.glob("*.py")}
+    _SIBLINGS[name] = {stem: found for stem, (found, file) in beside.items()
+                       if found is not None and getattr(found, "__file__", None) == file}  # fmt: skip
     return module
 
 

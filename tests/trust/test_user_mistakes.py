@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections import deque
 from pathlib import Path
@@ -72,6 +73,8 @@ def test_what_a_model_prints_is_not_the_report(edbc, tmp_path: Path) -> None:
     path.write_text(MODEL + "print('loaded')\n")
     assert edbc("compile", path, "-o", plan, "--policy", "critical", "--quiet").exit_code == 0
     for command in (("run", plan, "--limit", 2), ("check", plan), ("explain", plan), ("run", tmp_path / "no.yaml")):
+        for name in [name for name in sys.modules if name.startswith("edbc_model_net_")]:
+            del sys.modules[name]  # commands are processes of their own
         result = edbc(*command, "--format", "json")
         assert json.loads(result.stdout)["schema"] == 1
         assert ("loaded" in result.stderr) == (command[1] == plan)
@@ -87,6 +90,9 @@ def test_a_sibling_takes_no_library_away(tmp_path: Path) -> None:
         (tmp_path / folder / "net.py").write_text("import beside\n" + MODEL)
         file = import_model_file(tmp_path / folder / "net.py")
         assert value == file.module.beside.VALUE
+    again = import_model_file(tmp_path / "a" / "net.py")
+    assert again.module.beside.VALUE == 1
+    assert sys.modules["beside"] is again.module.beside
 
     import numpy
 
