@@ -64,6 +64,7 @@ MOST_MOULDS = 1024
 MOST_JOINED = 64
 """Mini-batches of the same keys in the same order whose graph is not joined again."""
 MOST_LEAVES = 64
+"""Of one instance."""
 NAMED = 1 << 30
 """From here on a row stands for an integer of the instance: more rows than any table has."""
 FEW = 96
@@ -121,6 +122,8 @@ class Alike:
         self._joined: Kept[Any, Capture] = Kept(MOST_JOINED)
         self._count = self.looked = self.found = 0
         self._num_types = len(lexicon.table.types)
+        self._wanted: set[int] = set()
+        """The integers that the last attempt looked at."""
         self._lock = threading.Lock()
 
     @property
@@ -252,7 +255,7 @@ class Alike:
         of any value in the same way."""
         types = self._lexicon.table.types
         used = {kind for mould in moulds for kind in _types(mould.words) if kind >= self._num_types}
-        new = {kind for kind in used if not types[kind].is_excerpt}
+        new = {kind for kind in used if (known := types[kind]) is None or not known.is_excerpt}
         if not new:
             return True
         assert self._leased is not None

@@ -241,7 +241,7 @@ def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     return capture
 
 
-def joined_parts(lexicon: Lexicon, parts: Sequence[Part]) -> Joined:
+def joined_parts(lexicon: Lexicon, parts: Sequence[Part] | Sequence[Captured]) -> Joined:
     """Parts as a mini-batch in the numbers of a lexicon."""
     words = np.frombuffer(b"".join([part.words for part in parts]), WORD)
     return join(lexicon, words, len(parts), _constants_of([part.constants for part in parts]))

@@ -371,9 +371,9 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
     """(4): a copy of what stands for tensors, as numbers that gradients do not reach; a description (5) of numbers."""
 
     def make(data: Any, **kwargs: Any) -> Any:
-        rec = watcher_of_thread()
-        if rec is not None and rec.shows is not None and (first := told(data)) is not None:
-            return constructed(rec, func, tensor_of(first, data), **kwargs)
+        watcher: Any = watcher_of_thread()
+        if watcher is not None and watcher.shows is not None and (first := told(data)) is not None:
+            return constructed(watcher, func, tensor_of(first, data), **kwargs)
         if type(data) is list or type(data) is tuple:
             made = described_numbers(data, **kwargs)
             if made is not None:

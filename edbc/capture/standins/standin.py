@@ -759,7 +759,7 @@ class Shared(Symbol):
     def lookup(self, index: int) -> Value:
         """Row `index` as an external. Raises IndexError as a tensor would."""
         if self.rec.shows is not None and (told := self.rec.shows.look_up(self, index)) is not None:
-            return told  # type: ignore[no-any-return]
+            return told
         rows = self.look()
         if not -rows <= index < rows:
             raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")

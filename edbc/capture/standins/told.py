@@ -133,7 +133,8 @@ class Told(Index):
             return table._many(self.tolist())
         row = getattr(look_up_of(table.ref), "padding_index", None)
         options = {} if row is None else {"padding_idx": row}
-        return torch.nn.functional.embedding(self.materialise(), table, **options)
+        embedding: Any = torch.nn.functional.embedding
+        return embedding(self.materialise(), table, **options)
 
     def make(self) -> Value:
         """The constant that holds them."""
