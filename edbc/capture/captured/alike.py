@@ -70,8 +70,7 @@ NAMED = 1 << 30
 FEW = 96
 """Instances that are looked at in any case. Of later ones half must be of a key that came before, or no other is."""
 FAILED = 4
-"""Instances that an attempt which fails counts as: it takes as long as to record some hundreds of nodes."""
-
+"""Instances that an attempt which fails counts as: stand-ins that it leaves are looked for among all objects."""
 
 _KEYS = frozenset((int, str))
 _NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))

@@ -44,11 +44,13 @@ def _asking(name: str) -> Callable[..., Any]:
     return ask
 
 
-for _name in (
+METHODS = (
     "add sub mul floordiv truediv mod pow divmod radd rsub rmul rfloordiv rtruediv rmod rpow neg pos abs eq ne lt le "
     "gt ge hash index int float bool repr str format and or xor lshift rshift rand ror rxor round trunc floor ceil "
     "invert"
-).split():
+).split()
+"""Of integers, by which code learns what they are."""
+for _name in METHODS:
     setattr(Size, f"__{_name}__", _asking(f"__{_name}__"))
 
 

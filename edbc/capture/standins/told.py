@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 import torch
 
 from edbc.capture.ragged.program import CannotKeep
-from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.symbols import METHODS, Index
 from edbc.capture.standins.standin import Shared, Value
 
 if TYPE_CHECKING:
@@ -56,11 +56,7 @@ def _asked(name: str) -> Callable[..., Any]:
     return ask
 
 
-for _name in (
-    "add sub mul matmul floordiv truediv mod pow divmod radd rsub rmul rmatmul rfloordiv rtruediv rmod rpow rdivmod "
-    "neg pos abs eq ne lt le gt ge hash index int float complex bool repr str format and or xor lshift rshift rand "
-    "ror rxor rlshift rrshift round trunc floor ceil invert reduce_ex"
-).split():
+for _name in (*METHODS, *"matmul rmatmul rdivmod complex rlshift rrshift reduce_ex".split()):
     setattr(Number, f"__{_name}__", _asked(f"__{_name}__"))
 
 
