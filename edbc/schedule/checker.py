@@ -6,7 +6,8 @@ It reads operands rather than users, counts nothing incrementally, and verifies
 (2) coverage: every node of the graph is in exactly one batch;
 (3) types: the nodes of a batch have the batch's type;
 (4) order: every operand of a node is in an earlier batch than the node;
-(5) life: no batch of a transient type runs between a batch of the type and a node that reads it.
+(5) life: no batch of a transient type runs between a batch of the type and a node that reads it;
+(6) steps, where a device's are told: one for each batch, and a batch begins behind those that it reads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from edbc.schedule.schedule import Schedule
 
 
 def check_schedule(graph: Graph, schedule: Schedule) -> None:
-    """Verify (1) to (5). O(n + m).
+    """Verify (1) to (6). O(n + m).
 
     Raises ScheduleError that names the batch and the node.
     """
@@ -32,6 +33,7 @@ def check_schedule(graph: Graph, schedule: Schedule) -> None:
     _check_types(graph, schedule, batch_of_node)
     _check_order(graph, batch_of_node)
     _check_life(graph, schedule, batch_of_node)
+    _check_steps(graph, schedule, batch_of_node)
 
 
 def _check_shape(schedule: Schedule) -> None:
@@ -106,3 +108,20 @@ def _check_life(graph: Graph, schedule: Schedule, batch_of_node: np.ndarray) -> 
                 f"batch {batch_of_node[node]}: node {node} reads node {needed} of batch {batch_of_node[needed]}, whose "
                 f"memory batch {batches[written[late[0]]]} has taken"
             )
+
+
+def _check_steps(graph: Graph, schedule: Schedule, batch_of_node: np.ndarray) -> None:
+    step = schedule.step
+    if step is None:
+        return
+    if len(step) != schedule.num_batches:
+        raise ScheduleError(f"schedule: expected a first step for each of {schedule.num_batches} batches, got {len(step)}")
+    user = np.repeat(np.arange(graph.num_nodes), np.diff(graph.operand_ptr))
+    inner = graph.operands >= 0
+    user, operand = batch_of_node[user[inner]], batch_of_node[graph.operands[inner]]
+    early = np.flatnonzero(step[user] <= step[operand])
+    if len(early):
+        batch, needed = int(user[early[0]]), int(operand[early[0]])
+        raise ScheduleError(
+            f"batch {batch}: begins in step {step[batch]} and reads batch {needed}, which begins in step {step[needed]}"
+        )

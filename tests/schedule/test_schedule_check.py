@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,17 @@ def test_bounds_that_do_not_fit_are_refused() -> None:
         check_schedule(GRAPH, Schedule(GRAPH, right.batch_type, right.batch_ptr[:2], right.nodes))
     with pytest.raises(ScheduleError, match="expected batch bounds from 0 to 3, got 0 to 4"):
         check_schedule(GRAPH, Schedule(GRAPH, right.batch_type, right.batch_ptr, right.nodes[:3]))
+
+
+def test_steps_follow_what_batches_read() -> None:
+    """A device's first steps: one per batch, each behind those of the batches that it reads."""
+    right = schedule_of(GRAPH, [(0, [0]), (0, [1]), (1, [2, 3])])
+
+    check_schedule(GRAPH, replace(right, step=np.array([0, 0, 1])))
+    with pytest.raises(ScheduleError, match="expected a first step for each of 3 batches, got 2"):
+        check_schedule(GRAPH, replace(right, step=np.array([0, 1])))
+    with pytest.raises(ScheduleError, match="batch 2: begins in step 1 and reads batch 1, which begins in step 1"):
+        check_schedule(GRAPH, replace(right, step=np.array([0, 1, 1])))
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -377,7 +377,7 @@ def _split(capture: Capture, schedule: Schedule, tables: splitloops.Tables, chos
     parts = Graph(types, node_type, operand_ptr, operands, outputs, capture.graph.external_class, capture.graph.classes)
     return SplitBatch(
         capture.changed(graph=parts, result_node=results[0], result_output=results[1]),
-        replace(schedule, graph=parts, batch_type=batch_type, batch_ptr=batch_ptr, nodes=order),
+        replace(schedule, graph=parts, batch_type=batch_type, batch_ptr=batch_ptr, nodes=order, step=None),
         (capture, schedule),
         executed,
         chosen.variants,

@@ -18,12 +18,15 @@ from zoo_names import DYNAMIC
 
 from edbc.base.operations import OPERATIONS as TABLE
 from edbc.capture.code.mark import cell
+from edbc.cells.parts import SplitCell
 from edbc.cells.values.evaluate import MAPS
 from edbc.run.cuda import compiled
 from edbc.run.cuda.chains import Chains, Loop
 from edbc.run.cuda.compiled import FUNCTIONS, KEPT, function_of, missing
 from edbc.run.cuda.tritonops import OPERATIONS
+from edbc.run.passes import chunks, eagerparts
 from edbc.run.session import Net
+from edbc.schedule.checker import check_schedule
 
 pytestmark = needs_triton
 OTHERS = [name for name in DYNAMIC if name not in NINE]
@@ -43,6 +46,20 @@ def test_equals_eager_in_float32(name: str) -> None:
     require_parity(net, instances)
 
     assert set(paths(net, instances).values()) == {"triton"}
+
+
+def test_cells_in_parts_equal_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts are batches of their own, whose steps nobody knew when the cells were scheduled; with the least room eager
+    parts of one type share memory, and wait for what reads it."""
+    monkeypatch.setattr(SplitCell, "gain", lambda self, *_: 1.0)
+    monkeypatch.setattr(chunks, "SHARE", 1e6)
+    monkeypatch.setattr(eagerparts, "find_room", lambda needs, _: {need.kind: need.least for need in needs})
+    net, instances = zoo_net("lattice_lstm", torch.float32, count=2)
+    schedule = net.prepare(instances).schedule
+
+    check_schedule(schedule.graph, schedule)
+    assert any(schedule.graph.types[kind].transient for kind in schedule.batch_type)
+    require_parity(net, instances)
 
 
 @pytest.mark.slow
