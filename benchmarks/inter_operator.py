@@ -6,7 +6,8 @@ Stages are measured first, as `edbc compile --profile` does, and kept in `--tabl
 eager PyTorch, and our own kernels by every form of schedule (`edbc.plan.static.FORMS`). Medians, in milliseconds, and
 how many times as fast as the better of one thread and all threads on one unit after the other; also what the table
 says of every kind of block, and what any schedule could gain at most.
-`--simulate` measures nothing: it plans on a device in formulas and tells how long planning takes from the table.
+`--simulate` measures nothing: it plans on a device in formulas and tells how long planning takes from the table. For
+GPUs there is `gpu_stages.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +26,15 @@ import torch
 
 from edbc.run.modelfile import import_model_file
 from edbc.stages import Stages
-from edbc.stages.cpu.execute import Team
-from edbc.stages.cpu.measure import Measurement, turns
-from edbc.stages.cpu.net import StaticModel
+from edbc.stages.devices import measuring
 from edbc.stages.endings import members
 from edbc.stages.forms import nets_of
 from edbc.stages.graph import block_dag
+from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import Planned, schedule_graph
 from edbc.stages.search import Machine
 from edbc.stages.table import SUFFIX, Costs, CostTable, read_table, write_table
+from edbc.stages.timing import Clock, clock, turns
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORKS = ("inception_v3", "squeezenet", "randwire", "nasnet_a")
@@ -61,12 +60,15 @@ def main() -> None:
             Path(options.json).write_text(json.dumps(found, indent=1))
 
 
-def opened(name: str, batch: int) -> tuple[StaticModel, torch.Tensor]:
+def opened(
+    name: str, batch: int, device: str = "cpu", settings: dict[str, Any] | None = None
+) -> tuple[StaticModel, torch.Tensor]:
     """A network with seeded weights, and a batch for it."""
     file = import_model_file(ROOT / "models" / f"{name}.py")
-    config = file.config({})
-    model = file.build(config, 0)
-    return StaticModel(model, file.sample(1, 0, config)[0], name), torch.cat(file.sample(batch, 0, config))
+    config = file.config(settings or {})
+    model = file.build(config, 0).to(device)
+    images = [image.to(device) for image in file.sample(batch, 0, config)]
+    return StaticModel(model, images[0], name), torch.cat(images)
 
 
 def simulate(name: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -109,8 +111,7 @@ def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     if path.exists():
         planned = schedule_graph(static, machine, Costs.of(read_table(path)), limits)
     else:
-        with closing(Team(threads)) as team:
-            measurement = Measurement(static, options.batch, team)
+        with measuring(static, options.batch, threads) as measurement:
             costs.head = head_of(options, measurement.overhead())
             planned = schedule_graph(static, machine, costs, limits, measurement.stage)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,11 +171,11 @@ def measured_times(
 ) -> dict[str, float]:
     """The median of every way of running, all taking turns, in milliseconds."""
     with nets_of(static, planned, options.threads) as nets:
-        runs: dict[str, Callable[[], Any]] = {
-            f"eager, {threads} threads": _eager(static, batch, threads) for threads in (1, options.threads)
+        clocks: dict[str, Clock] = {
+            f"eager, {threads} threads": clock(_eager(static, batch, threads)) for threads in (1, options.threads)
         }
-        runs |= {form: partial(net.batch, batch) for form, net in nets.items()}
-        return {kind: cost.median / 1e6 for kind, cost in turns(runs, options.seconds).items()}
+        clocks |= {form: net.clock(batch) for form, net in nets.items()}
+        return {kind: cost.median / 1e6 for kind, cost in turns(clocks, options.seconds).items()}
 
 
 def _eager(static: StaticModel, batch: torch.Tensor, threads: int) -> Callable[[], Any]:

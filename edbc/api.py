@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from edbc.base.files import found_at, require_target
-from edbc.errors import EdbcError, PlanError
+from edbc.errors import EdbcError, InputError, PlanError
 from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan, read_any_plan
@@ -325,6 +325,11 @@ def compile_file(
         )  # fmt: skip
         if static is not None:
             return static
+    if stages is not None and stages.device != "cpu":
+        raise InputError(
+            f"--device {stages.device}: expected --profile, or costs of stages, and a model whose instances stack, got "
+            "none of them; leave it away"
+        )
     compiled = compile_model(
         model,
         inputs=inputs,

@@ -254,7 +254,13 @@ MODELS = (
         "A plan of stages runs a network of one shape: options that choose batches, and data to learn from, do not "
         "apply.",
         "Leave the option away; or, in Python, compile in batches with stages=False.",
-        says=("expected a plan of batches", "expected an option of stages", "a static model's plan depends on no data"),
+        says=(
+            "expected a plan of batches",
+            "expected an option of stages",
+            "a static model's plan depends on no data",
+            "or costs of stages",
+            "whose threads have tracks",
+        ),
     ),
     Refusal(
         "E0211",

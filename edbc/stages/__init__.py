@@ -14,8 +14,9 @@ measured costs. This package is that, for models whose instances all have one gr
     a device has threads rather than streams; `merge`, all units as one product (`stages.cpu.products`).
 (5) *schedule*: a list of stages. Its cost is the sum of theirs, as a cost table has them (`stages.table`).
 
-Data flows: `capture` -> `fusion` -> `blocks` -> `endings` -> `search`, which asks a table or `cpu.measure` -> plan ->
-`cpu.lifetimes`, `cpu.kernels` -> `cpu.execute`.
+Data flows: `capture` -> `fusion` -> `blocks` -> `endings` -> `search`, which asks a table or what measures
+(`devices`) -> plan -> `cpu.lifetimes`, `cpu.kernels` -> `cpu.execute`; on a GPU `cuda.program`, `cuda.kernels` ->
+`cuda.streams`.
 """
 
 from typing import NamedTuple
@@ -37,4 +38,6 @@ class Stages(NamedTuple):
     batch: int = 1
     """Instances of a batch for which stages are measured."""
     threads: int | None = None
-    """None for as many as the process may use."""
+    """None for as many as the process may use; on a GPU streams, eight of them."""
+    device: str = "cpu"
+    """Where stages are measured: `cpu` or `cuda`."""

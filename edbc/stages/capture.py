@@ -149,6 +149,6 @@ def _meta(value: Any) -> Any:
     return torch.empty_like(value, device="meta") if isinstance(value, Tensor) else value
 
 
-def cast(instance: Any, dtype: torch.dtype) -> Any:
-    """An instance with its floating-point tensors in an element type."""
-    return pytree.tree_map_only(Tensor, lambda t: t.to(dtype) if t.is_floating_point() else t, instance)
+def cast(instance: Any, dtype: torch.dtype, device: torch.device | str | None = None) -> Any:
+    """An instance with its floating-point tensors in an element type; on a device, if one is named."""
+    return pytree.tree_map_only(Tensor, lambda t: t.to(device, dtype if t.is_floating_point() else t.dtype), instance)

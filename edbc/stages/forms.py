@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
-
-from torch.utils import _pytree as pytree
+from typing import Any
 
 from edbc.plan.static import FORMS, FormCost
-from edbc.stages.cpu.measure import turns
-from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.devices import net_of
+from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.plan_graph import Planned, whole_schedule
+from edbc.stages.timing import turns
 
 BOTH, OPEN = "both", "no barriers"
 SECONDS = 5.0
@@ -36,11 +35,11 @@ def chosen_form(measured: Sequence[FormCost]) -> str:
 
 
 @contextmanager
-def nets_of(static: StaticModel, planned: Sequence[Planned], threads: int) -> Iterator[dict[str, StagedNet]]:
+def nets_of(static: StaticModel, planned: Sequence[Planned], threads: int) -> Iterator[dict[str, BatchNet[Any]]]:
     """The network by every form that all blocks have."""
     with ExitStack() as stack:
         yield {
-            form: stack.enter_context(StagedNet(static, whole_schedule(planned, form), threads, form != OPEN))
+            form: stack.enter_context(net_of(static, whole_schedule(planned, form), threads, form != OPEN))
             for form in FORMS
             if all(form in p.scheduled.forms for p in planned)
         }
@@ -48,7 +47,6 @@ def nets_of(static: StaticModel, planned: Sequence[Planned], threads: int) -> It
 
 def measured_forms(static: StaticModel, planned: Sequence[Planned], threads: int, batch: int) -> tuple[FormCost, ...]:
     """What a batch takes by every form."""
-    stacked = pytree.tree_map(lambda leaf: leaf.expand(batch, *leaf.shape[1:]), static.example)
     with nets_of(static, planned, threads) as nets:
-        found = turns({form: partial(net.batch, stacked) for form, net in nets.items()}, SECONDS)
+        found = turns({form: net.clock(static.stacked(batch)) for form, net in nets.items()}, SECONDS)
     return tuple(FormCost(form, *cost) for form, cost in found.items())

@@ -182,7 +182,6 @@ def schedule_block(
             programme.lazily(allowed, gap, need, goes_on)
     best = programme.lazily((MERGE, CONCURRENT), gap, need, goes_on)
     forms = {
-        "one thread": tuple(_stage(groups, known, CONCURRENT) for groups in problem.singles()),
         "sequential": tuple(_stage(groups, known) for groups in problem.singles()),
         "greedy": tuple(_stage(groups, known) for groups in problem.greedy()),
         "merge": programme.best((MERGE,)).stages,
@@ -191,6 +190,7 @@ def schedule_block(
         "no barriers": best.stages,
     }
     if problem.machine.splits:
+        forms["one thread"] = tuple(_stage(groups, known, CONCURRENT) for groups in problem.singles())
         forms["all threads"] = tuple(_stage(groups, known, SPLIT) for groups in problem.singles())
     found = problem.transitions
     measured = sum(problem.index(groups) is not None for groups in known)

@@ -20,9 +20,10 @@ from edbc.stages import Stages
 from edbc.stages.cpu.execute import Team
 from edbc.stages.cpu.kernels import Task
 from edbc.stages.cpu.lifetimes import Schedule, plan_arena, verify_arena
-from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.cpu.net import StagedNet
 from edbc.stages.cpu.products import merge_sets
 from edbc.stages.endings import members
+from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import schedule_graph, whole_schedule
 from edbc.stages.search import Machine
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Costs, CostTable

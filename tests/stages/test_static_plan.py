@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import command as edbc
 
 import edbc.tools.staged.compiling as compiling
@@ -28,7 +29,11 @@ from edbc.plan.static import (
 )
 from edbc.run.modelfile import import_model_file
 from edbc.stages.capture import is_stackable
+from edbc.stages.cuda.measure import DeviceMeasurement
+from edbc.stages.cuda.net import DeviceNet
+from edbc.stages.devices import net_of
 from edbc.stages.forms import chosen_form
+from edbc.stages.net import StaticModel
 from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text, write_table
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -213,6 +218,61 @@ def test_commands_for_batches_say_what_a_static_plan_is(plans: Path) -> None:
         assert result.exit_code in (3, 4)
         assert result.output.count("\n") == 1, result.output
     assert edbc("bench", plans / "net.yaml").exit_code == 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_a_device_that_is_not_here_is_refused(plans: Path) -> None:
+    """Measuring on a GPU without one, and a device for what no stages are measured of: one sentence with the remedy."""
+    for options in (["--profile"], []):
+        (plans / "net.costs.yaml").unlink(missing_ok=not options)
+        result = edbc("compile", plans / "net.py", "-o", plans / "new.yaml", "--device", "cuda", "-q", *options)
+        assert result.exit_code in (2, 3, 4)
+        assert result.output.count("\n") == 1, result.output
+        assert ("CUDA device" if options else "--profile") in result.output
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling and running as on a GPU, whose streams are the host's."""
+
+    @contextmanager
+    def measuring(static: StaticModel, batch: int, threads: int) -> Iterator[DeviceMeasurement]:
+        yield DeviceMeasurement(static, batch, threads)
+
+    for name in ("edbc.tools.staged.compiling.net_of", "edbc.stages.forms.net_of"):
+        monkeypatch.setattr(name, lambda *given: DeviceNet(*given[:4]))
+    monkeypatch.setattr("edbc.tools.staged.compiling.measuring", measuring)
+    for name in ("compiling", "running"):
+        monkeypatch.setattr(f"edbc.tools.staged.{name}.device_name", lambda kind="cpu": "cuda: a GPU (tf32)")
+
+
+def test_plans_of_a_gpu(plans: Path, as_on_a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is compiled on a GPU has streams and no stages that all threads share; it runs there, plans again from its
+    table without one, and is refused under another setting of it."""
+    options = ("compile", plans / "net.py", "-o", plans / "gpu.yaml", "--gap", "50%", "--ios-threads", "4", "-q")
+    result = edbc(*options, "--profile")
+    assert result.exit_code == 0, result.output
+    table, plan = read_table(plans / "gpu.costs.yaml"), read_any_plan(plans / "gpu.yaml")
+    assert isinstance(plan, StaticPlan)
+    runs = {entry.run for block in table.blocks for entry in block.stages}
+    assert runs == {"concurrent", "merge"}
+    assert {cost.form for cost in plan.static.measured} == {*FORMS} - {"one thread", "all threads"}
+    assert edbc("run", plans / "gpu.yaml", "--limit", "3", "--verify").exit_code == 0
+
+    monkeypatch.undo()
+    assert edbc("check", plans / "gpu.yaml").exit_code == 0
+    monkeypatch.setattr(compiling, "device_name", lambda kind="cpu": "cuda: a GPU (ieee)")
+    result = edbc(*options)
+    assert result.exit_code == 4
+    assert "measure again" in result.output
+
+
+def test_stages_that_threads_share_are_refused_on_a_gpu(compiled: Path) -> None:
+    """A plan that was measured on a CPU does not run on a GPU, where no unit runs in several streams."""
+    model = import_model_file(compiled / "net.py").build({}, 0).to("meta")
+    static = StaticModel(model, torch.empty(1, 3, 6, 6, device="meta"), "net")
+    with pytest.raises(StaleError, match="measured on a GPU"):
+        net_of(static, [(((0,),), "split")], 2)
 
 
 def changed(plans: Path, name: str, old: str, new: str) -> None:
@@ -400,7 +460,7 @@ def test_merging_what_has_no_common_kernel_is_refused_when_bound(plans: Path) ->
     broken = a_and_b_merged(plan)
 
     from edbc.run.modelfile import import_model_file
-    from edbc.stages.cpu.net import StaticModel
+    from edbc.stages.net import StaticModel
 
     file = import_model_file(plans / "net.py")
     static = StaticModel(file.build({"size": 4}, 0), file.sample(1, 0, {})[0], "net")

@@ -10,7 +10,7 @@ from helpers import model_file
 from simulated import MACHINE
 
 from edbc.stages import Stages
-from edbc.stages.cpu.net import StaticModel
+from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import schedule_graph, whole_schedule
 from edbc.stages.table import Costs, read_table
 

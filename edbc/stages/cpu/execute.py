@@ -12,7 +12,8 @@ command line sets it.
 (2) Without barriers, neighbouring concurrent stages are one *flow*: a unit begins when its operands are there, those
     first from which the longest path remains. Where all threads work together there are barriers still.
 
-The same stage plan is what a back end of CUDA streams would render: groups are streams, barriers are events.
+`edbc.stages.cuda.program` renders the same schedules on the streams of a GPU: groups are
+streams, barriers are events.
 """
 
 from __future__ import annotations

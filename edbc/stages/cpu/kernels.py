@@ -95,14 +95,11 @@ class Bound:
             self.products[step.product] = product_of(self.called[step.product], norm)
         return self.products[step.product]
 
-    def runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
-               positions: Sequence[int]) -> Runner:  # fmt: skip
-        """What runs the products of some nodes as one, on an input of a shape, in as many threads as torch has now.
-        Packed once for all schedules that run it."""
-        key = (nodes, *shape, torch.get_num_threads())
+    def runner(self, key: Hashable, make: Callable[[], Runner]) -> Runner:
+        """What runs a product, by all that it is packed for: once for all schedules that run it."""
         found = self._runners.get(key)
         if found is None:
-            self._runners[key] = found = Runner(product(), shape, positions)
+            self._runners[key] = found = make()
         return found
 
     def _steps(self, unit: Unit) -> list[Step]:
@@ -135,6 +132,10 @@ class Bound:
         behind = [n for n in steps[0].nodes if n not in (product, norm)]
         is_direct = steps[0].nodes[0] is product and product.all_input_nodes[0] in self._sources
         return self.called[product] if is_direct and all(self._key(n) in RELUS for n in behind) else None
+
+    def ends_in_relu(self, unit: int) -> bool:
+        """Whether a unit's last operation is a relu."""
+        return self._key(self.graph.units[unit].value) in RELUS
 
     @property
     def _sources(self) -> set[fx.Node]:
@@ -202,9 +203,16 @@ class Tasks:
 
     def _runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
                 positions: Sequence[int]) -> Runner:  # fmt: skip
-        """Packed for as long as these tasks live."""
-        self._kept.append(self.bound.runner(nodes, product, shape, positions))
+        """What runs the products of some nodes as one, on an input of a shape, in as many threads as torch has now;
+        packed for as long as these tasks live."""
+        key = (nodes, *shape, torch.get_num_threads())
+        self._kept.append(self.bound.runner(key, lambda: Runner(product(), shape, positions)))
         return self._kept[-1]
+
+    def _result(self, unit: int, nodes: Sequence[fx.Node | None]) -> Callable[[Tensor], None]:
+        """What takes a unit's value, but for a last relu, as the products of some nodes give it."""
+        out, relu = self.values[unit], self.bound.ends_in_relu(unit)
+        return lambda value: _write(value, out, relu)
 
     def whole(self, unit: int) -> Task:
         """A unit in one thread."""
@@ -212,15 +220,15 @@ class Tasks:
             return self._cat(unit)
         steps = [self._computed(step) for step in self.bound.steps[unit]]
         reads = {self.bound.source(n): self.values[n] for n in self.bound.graph.units[unit].reads}
-        out, node = self.values[unit], self.bound.graph.units[unit].value
-        relu, constants = self.bound._key(node) in RELUS, self.bound.constants
+        result = self._result(unit, [self.bound.steps[unit][-1].product])
+        constants = self.bound.constants
 
         def run() -> None:
             env = {**constants, **reads}
             value: Any = None
             for step in steps:
                 value = step(env)
-            _write(value, out, relu)
+            result(value)
 
         return run
 
@@ -233,19 +241,19 @@ class Tasks:
         steps = [self.bound.steps[unit][0] for unit in units]
         nodes = tuple(step.product for step in steps if step.product is not None)
         x = self.values[self.bound.graph.units[units[0]].reads[0]]
-        outs = [self.values[unit] for unit in units]
-        relus = [self.bound._key(self.bound.graph.units[unit].value) in RELUS for unit in units]
+        results = [self._result(unit, nodes) for unit in units]
+        channels = [self.bound.graph.units[unit].shape[1] for unit in units]
+        positions = self.bound.graph.units[units[0]].shape[2:]
         runner: Runner | None = None
 
         def run() -> None:
             nonlocal runner
             if runner is None:
                 runner = self._runner(
-                    nodes, lambda: merged([self.bound.product(step) for step in steps]), x.shape, outs[0].shape[2:]
+                    nodes, lambda: merged([self.bound.product(step) for step in steps]), x.shape, positions
                 )
-            parts = runner(x).split([out.shape[1] for out in outs], 1)
-            for part, out, relu in zip(parts, outs, relus, strict=True):
-                _write(part, out, relu)
+            for part, result in zip(runner(x).split(channels, 1), results, strict=True):
+                result(part)
 
         return self._in_all_threads(run)
 

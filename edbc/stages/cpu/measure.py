@@ -1,17 +1,12 @@
 """What stages take on this CPU: run as they will be run, over values of their own.
 
 Every value of the graph has memory of its own here, filled with random numbers, so that any stage can run at any time.
-A stage runs in the team of threads that will execute it, barriers included: ROUNDS times at least, until SECONDS are
-over, after two rounds that pack weights and warm caches. The median counts; the spread is half of what lies between the
-quartiles.
+A stage runs in the team of threads that will execute it, barriers included (`edbc.stages.timing`).
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch.utils import _pytree as pytree
@@ -19,12 +14,11 @@ from torch.utils import _pytree as pytree
 from edbc.stages.cpu.execute import Step, Team, steps_of
 from edbc.stages.cpu.kernels import Tasks
 from edbc.stages.cpu.lifetimes import Arena
-from edbc.stages.cpu.net import StaticModel, views_of
+from edbc.stages.cpu.net import views_of
 from edbc.stages.graph import Block
+from edbc.stages.net import StaticModel
 from edbc.stages.table import Cost, Groups
-
-ROUNDS, MOST_ROUNDS = 7, 40
-SECONDS = 0.03
+from edbc.stages.timing import timed
 
 
 class Measurement:
@@ -65,30 +59,3 @@ def _stacked(value: torch.Tensor, batch: int) -> torch.Tensor:
     stacked = value.expand(batch, *value.shape[1:])
     format_ = torch.channels_last if value.dim() == 4 else torch.contiguous_format
     return stacked.clone(memory_format=format_)
-
-
-def timed(run: Callable[[], object]) -> Cost:
-    """Median and spread of a call, in nanoseconds."""
-    return turns({"": run}, SECONDS)[""]
-
-
-def turns(runs: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Cost]:
-    """Medians and spreads of calls that take turns, after two rounds each that pack weights and warm caches."""
-    found: dict[str, list[int]] = {name: [] for name in runs}
-    for run in runs.values():
-        run()
-        run()
-    started = time.perf_counter()
-    for number in range(MOST_ROUNDS):
-        if number >= ROUNDS and time.perf_counter() - started > seconds:
-            break
-        for name, run in runs.items():
-            before = time.perf_counter_ns()
-            run()
-            found[name].append(time.perf_counter_ns() - before)
-    return {name: _cost(times) for name, times in found.items()}
-
-
-def _cost(times: Sequence[int]) -> Cost:
-    low, median, high = statistics.quantiles(times, n=4)
-    return Cost(max(1, round(median)), round((high - low) / 2))

@@ -188,13 +188,15 @@ class Runner:
         if p.is_linear:
             return F.linear(x, self.weight, p.bias)
         x = F.pad(x, self.pad) if self.pad else x
+        return self._convolved(x)[:, :, : self.positions[0], : self.positions[1]]
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        p = self.product
         if self.packed is not None:
-            y = torch.ops.mkldnn._convolution_pointwise(
+            return torch.ops.mkldnn._convolution_pointwise(
                 x, self.packed, p.bias, self.padding, list(p.stride), list(p.dilation), p.groups, "none", [], ""
             )
-        else:
-            y = F.conv2d(x, self.weight, p.bias, p.stride, self.padding, p.dilation, p.groups)
-        return y[:, :, : self.positions[0], : self.positions[1]]
+        return F.conv2d(x, self.weight, p.bias, p.stride, self.padding, p.dilation, p.groups)
 
 
 def can_pack() -> bool:

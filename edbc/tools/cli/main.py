@@ -57,7 +57,8 @@ def doctor(**options: Any) -> None:
 @click.argument("model", metavar="MODEL.py", type=FILE)
 @options(
     "output report input set seed policy encoding objective trials time-limit split mini-batches measure-gain cells "
-    "profile ios-r ios-s gap ios-batch ios-threads costs weights format quiet verbose",
+    "profile ios-r ios-s gap ios-batch ios-threads device costs weights format quiet verbose",
+    device={"help": "Where stages of static models are measured."},
     split={"help": "Look for eager parts of cells, or do not."},
     weights={
         "help": "Weights beside the plan, which records their name and sha256, or seeded ones (default: what the plan "
@@ -65,7 +66,8 @@ def doctor(**options: Any) -> None:
     },
 )
 @one_line_errors
-def compile(ios_r: int, ios_s: int, gap: float, ios_batch: int, ios_threads: int | None, **options: Any) -> None:
+def compile(ios_r: int, ios_s: int, gap: float, ios_batch: int, ios_threads: int | None, device: str,
+            **options: Any) -> None:  # fmt: skip
     """Compile MODEL.py to a plan. This executes the model file.
 
     Traces the model on 32 instances (from --input, or made up by its `sample`), learns a batching policy, lays out
@@ -75,7 +77,7 @@ def compile(ios_r: int, ios_s: int, gap: float, ios_batch: int, ios_threads: int
     from edbc.stages import Stages
     from edbc.tools.cli.compile import run_compile
 
-    run_compile(stages=Stages(ios_r, ios_s, gap, ios_batch, ios_threads), **options)
+    run_compile(stages=Stages(ios_r, ios_s, gap, ios_batch, ios_threads, device), **options)
 
 
 @main.command()

@@ -95,7 +95,7 @@ _ENTRIES: tuple[Entry, ...] = (
            help="Measure stages until the schedule is proven to be this near the cheapest."),
     _entry("--ios-batch", type=COUNT, default=1, help="Instances of a batch for which stages are measured."),
     _entry("--ios-threads", type=click.IntRange(1, 1024),
-           help="Threads for stages (default: as many as the process may use)."),
+           help="Threads for stages, on a GPU streams (default: as many as the process may use, eight streams)."),
     # How a plan runs.
     _entry("--batch-size", type=COUNT, default=32, help="Instances per mini-batch."),
     _entry("--limit", type=click.IntRange(0, MOST), help="Run only the first N instances."),

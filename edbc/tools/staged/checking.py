@@ -23,9 +23,9 @@ from edbc.run.modelfile import import_model_file
 from edbc.run.weightsfile import model_of_plan
 from edbc.stages import Stages
 from edbc.stages.capture import cast
-from edbc.stages.cpu.net import StaticModel
+from edbc.stages.devices import machine_of
+from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import schedule_graph
-from edbc.stages.search import Machine
 from edbc.stages.table import Costs, CostTable, parse_table, require_table
 from edbc.tools.staged.compiling import guards_of, parity_of, static_section
 
@@ -62,7 +62,7 @@ def renew_static(path: Path, plan: StaticPlan, model_file: Path) -> StaticPlan:
     dtype = getattr(torch, plan.static.dtype)
     static = StaticModel(model.to(dtype), cast(file.sample(1, plan.model.seed, config)[0], dtype), file.path.name)
     limits = Stages(plan.static.r, plan.static.s, float(plan.static.gap))
-    planned = schedule_graph(static, Machine(table.threads, table.threads > 1), Costs.of(table), limits)
+    planned = schedule_graph(static, machine_of(table.device, table.threads), Costs.of(table), limits)
     section = static_section(static.graph, planned, table, plan.static.costs.name, limits)
     renewed = replace(plan, static=replace(section, costs=FileRef(plan.static.costs.name, plan.static.costs.sha256)))
     parity_of(static, plan, file, config).require()

@@ -84,14 +84,14 @@ def compile_object_in_stages(
         require_targets(target, [])
         source = None if profile else table_for(target, None)
         table = None if source is None else read_table(source)
-    dtype = next((p.dtype for p in given.model.parameters() if p.is_floating_point()), torch.float32)
+    some = next((p for p in given.model.parameters() if p.is_floating_point()), torch.empty(0))
     return compile_static(
         given,
         settings={},
         seed=seed,
         plan=Path(f"{given.name}.yaml") if target is None else target,
-        stages=stages,
-        dtype=str(dtype).removeprefix("torch."),
+        stages=stages._replace(device=some.device.type),
+        dtype=str(some.dtype).removeprefix("torch."),
         table=table,
         guards=guards,
         progress=progress,

@@ -11,7 +11,6 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,18 +22,19 @@ from edbc.errors import StaleError
 from edbc.native.threads import num_cores
 from edbc.plan.plan import FileRef, Guard, ModelRef
 from edbc.plan.static import INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
+from edbc.run.backend import require_device
 from edbc.run.modelfile import Config, ModelFile
 from edbc.run.weightsfile import Weights
 from edbc.stages import Stages
 from edbc.stages.capture import cast
-from edbc.stages.cpu.execute import Team, Wrap
-from edbc.stages.cpu.measure import Measurement
-from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.cpu.execute import Wrap
 from edbc.stages.cpu.products import merge_sets
+from edbc.stages.devices import STREAMS, gpu_name, machine_of, measuring, net_of
 from edbc.stages.forms import OPEN, chosen_form, measured_forms
 from edbc.stages.graph import UnitGraph
+from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.plan_graph import Planned, schedule_graph
-from edbc.stages.search import Machine, Scheduled
+from edbc.stages.search import Scheduled
 from edbc.stages.table import Costs, CostTable, require_table, table_path, table_text
 from edbc.tools.health import processor_name
 from edbc.tools.parity import Eager, Parity
@@ -65,8 +65,10 @@ class CompiledStatic:
     """Whether measuring ended before the gap that was asked for was proven; the plan's is the one that is."""
 
 
-def device_name() -> str:
-    """The processor, as far as the system tells: `AMD EPYC (AVX512)`."""
+def device_name(kind: str = "cpu") -> str:
+    """The processor, as far as the system tells: `AMD EPYC (AVX512)`; or the GPU."""
+    if kind != "cpu":
+        return re.sub(r"[^ -~]", "?", gpu_name())[:200]
     name, capability = " ".join(processor_name().split()), torch.backends.cpu.get_cpu_capability()
     return re.sub(r"[^ -~]", "?", f"{name} ({capability})")[:200]
 
@@ -89,21 +91,28 @@ def compile_static(
     Raises UnsupportedError for a model that is not static, StaleError for a table of something else, and CheckFailed
     where results are not eager's.
     """
+    require_device(stages.device)
     config = given.config(settings)
     model = given.build(config, seed)
     if weights is not None:
         weights.load(model)
-    model, threads = model.to(getattr(torch, dtype)), stages.threads or num_cores()
-    static = StaticModel(model, cast(given.sample(1, seed, config)[0], getattr(torch, dtype)), given.name)
+    on = torch.device(stages.device)
+    model, threads = (
+        model.to(on, getattr(torch, dtype)),
+        stages.threads or (num_cores() if on.type == "cpu" else STREAMS),
+    )
+    static = StaticModel(model, cast(given.sample(1, seed, config)[0], getattr(torch, dtype), on), given.name)
     name, proven = table_path(plan).name, stages
-    asked: dict[str, Any] = {"device": device_name(), "threads": threads, "dtype": dtype, "batch_size": stages.batch}
+    asked: dict[str, Any] = {
+        "device": device_name(on.type), "threads": threads, "dtype": dtype, "batch_size": stages.batch
+    }  # fmt: skip
     if table is None:
         costs, planned = measured_costs(static, stages, CostTable(overhead_ns=0, **asked), progress)
         proven = _proven(stages, planned)
     else:
         require_table(table, name, **asked)
         costs = Costs.of(table)
-        planned = schedule_graph(static, Machine(threads, threads > 1), costs, stages)
+        planned = schedule_graph(static, machine_of(table.device, threads), costs, stages)
     whole = costs.table()
     made = StaticPlan(
         edbc=__version__,
@@ -134,9 +143,8 @@ def _proven(stages: Stages, planned: Sequence[Planned]) -> Stages:
 def measured_costs(static: StaticModel, stages: Stages, head: CostTable,
                    progress: Progress) -> tuple[Costs, list[Planned]]:  # fmt: skip
     """A table that is measured now, and the schedule that it gives."""
-    machine = Machine(head.threads, head.threads > 1)
-    with closing(Team(head.threads)) as team:
-        measurement = Measurement(static, head.batch_size, team)
+    machine = machine_of(head.device, head.threads)
+    with measuring(static, head.batch_size, head.threads) as measurement:
         costs = Costs(replace(head, overhead_ns=measurement.overhead()))
 
         def report(done: int, total: int, scheduled: Scheduled | None) -> None:
@@ -217,7 +225,7 @@ def guards_of(plan: StaticPlan, kept: dict[str, Guard]) -> dict[str, Guard]:
 def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObject, config: Config) -> Parity:
     """Staged execution compared with eager: single instances, and a batch."""
     instances = given.sample(min(max(COMPARED, plan.static.batch_size), LARGEST_COMPARED), plan.model.seed, config)
-    instances = [cast(instance, getattr(torch, plan.static.dtype)) for instance in instances]
+    instances = [cast(instance, getattr(torch, plan.static.dtype), static.device) for instance in instances]
     parity, eager = Parity(), Eager(static.model)
     with bound_net(static, plan) as net, eager.at_its_best(instances):
         parity.add_all(net(instances), None, eager, instances)
@@ -225,7 +233,7 @@ def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObj
     return parity
 
 
-def bound_net(static: StaticModel, plan: StaticPlan, wrap: Wrap = lambda units, task: task) -> StagedNet:
+def bound_net(static: StaticModel, plan: StaticPlan, wrap: Wrap | None = None) -> BatchNet[Any]:
     """The plan bound to a model. Raises StaleError where the model's units are not the plan's, and where it merges what
     cannot be merged."""
     _require_units(static.graph, plan)
@@ -235,7 +243,7 @@ def bound_net(static: StaticModel, plan: StaticPlan, wrap: Wrap = lambda units, 
         groups = tuple(tuple(number[name] for name in group) for group in stage.groups)
         _require_strategy(static, [u for group in groups for u in group], stage)
         schedule.append((groups, stage.run))
-    return StagedNet(static, schedule, plan.static.threads, plan.static.form != OPEN, wrap)
+    return net_of(static, schedule, plan.static.threads, plan.static.form != OPEN, wrap)
 
 
 def _require_units(graph: UnitGraph, plan: StaticPlan) -> None:

@@ -25,7 +25,7 @@ from edbc.errors import DeviceError, InputError
 from edbc.plan.static import StaticPlan, write_static_plan
 from edbc.run.session import check_requirements
 from edbc.run.weights.touched import Seen
-from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.table import CostTable, table_path, write_table
 from edbc.tools.staged.explanation import StagesExplanation
 
@@ -66,7 +66,7 @@ class StaticNet:
 
     def __init__(self, plan: StaticPlan, model: nn.Module, example: Any = None):
         self.plan, self.model = plan, model
-        self._bound: StagedNet | None = None
+        self._bound: BatchNet[Any] | None = None
         self._ending: weakref.finalize[Any, StaticNet] | None = None
         self._seen: Seen | None = None
         if example is not None:
@@ -98,14 +98,15 @@ class StaticNet:
         """The blocks, their stages with costs, what was merged, and what other schedules cost."""
         return StagesExplanation(self.plan)
 
-    def _ready(self, example: Any) -> StagedNet:
+    def _ready(self, example: Any) -> BatchNet[Any]:
         """The schedule with the weights as they are now, definition (2)."""
         from edbc.tools.staged.compiling import bound_net
 
         named = dict(itertools.chain(self.model.named_parameters(), self.model.named_buffers()))
         if self._seen is None:
-            _require_cpu(self.model)
-        seen = Seen.now([*named.values()], [*named], torch.device("cpu"), self._seen)
+            _require_device(self.model)
+        device = next((p.device for p in self.model.parameters()), torch.device("cpu"))
+        seen = Seen.now([*named.values()], [*named], device, self._seen)
         if self._bound is None or seen is not self._seen:
             if self._ending is not None:
                 self._ending()
@@ -115,18 +116,18 @@ class StaticNet:
         return self._bound
 
 
-def _require_cpu(model: nn.Module) -> None:
-    device = next((p.device for p in model.parameters() if p.device.type != "cpu"), None)
+def _require_device(model: nn.Module) -> None:
+    device = next((p.device for p in model.parameters() if p.device.type not in ("cpu", "cuda")), None)
     if device is not None:
-        raise DeviceError(f"device {device}: expected cpu, where static plans run so far; move the model there")
+        raise DeviceError(f"device {device}: expected cpu or cuda, where static plans run so far; move the model there")
 
 
 def checked_net(plan: StaticPlan, path: Path, given: ModelObject) -> StaticNet:
     """A plan that stands, bound to an object of its code: units are the model's, and results eager's."""
     from edbc.tools.staged.compiling import device_name, parity_of
 
-    if plan.static.device != device_name():
-        told = f"{path}: its stages were measured on {plan.static.device}, this is {device_name()}"
+    if plan.static.device != (here := device_name(next(given.model.parameters()).device.type)):
+        told = f"{path}: its stages were measured on {plan.static.device}, this is {here}"
         warnings.warn(told, stacklevel=4)
     example = given.sample(1, 0, {})[0]
     net = StaticNet(plan, given.model, example)

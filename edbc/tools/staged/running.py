@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.errors import DeviceError, InputError, StaleError
+from edbc.errors import InputError, StaleError
 from edbc.plan.static import StaticPlan
+from edbc.run.backend import require_device, wait_for
 from edbc.run.modelfile import Config, ModelFile, import_model_file
 from edbc.run.weightsfile import model_of_plan
 from edbc.stages.capture import cast
 from edbc.stages.cpu.kernels import Task
-from edbc.stages.cpu.net import StagedNet, StaticModel
+from edbc.stages.net import BatchNet, StaticModel
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.report.timeline import write_events
@@ -110,14 +111,15 @@ def run_static(path: Path, plan: StaticPlan, setting: Setting, batch_size: int |
         warn(f"{path.name}: scheduled for batches of {plan.static.batch_size}, run on batches of {size}")
     report = StaticReport(plan, setting, size)
     with net:
-        tell(f"memory: {4e-6 * net.arena.size * size:,.1f} MB for the values of a batch of {size}")
+        tell(f"memory: {net.memory(size)} for the values of a batch of {size}")
         _run(report, file, config, net, lanes)
     return report
 
 
 def _require_possible(setting: Setting) -> None:
-    if setting.device != "cpu":
-        raise DeviceError("device cuda: expected cpu, where static plans run so far, got cuda; leave --device away")
+    require_device(setting.device)
+    if setting.device != "cpu" and setting.trace is not None:
+        raise InputError("--trace: expected device cpu, whose threads have tracks, got cuda; leave one of them away")
     wishes = {
         "--policy": setting.policy, "--backend": setting.backend, "--layout": setting.layout != "plan",
         "--front-end": setting.front_end != "record", "--no-split": not setting.split, "--no-share": not setting.share,
@@ -129,7 +131,7 @@ def _require_possible(setting: Setting) -> None:
 
 
 def _bind(path: Path, plan: StaticPlan, setting: Setting,
-          warn: Warn) -> tuple[ModelFile, Config, StagedNet, Lanes | None]:  # fmt: skip
+          warn: Warn) -> tuple[ModelFile, Config, BatchNet[Any], Lanes | None]:  # fmt: skip
     file, config, model, example = model_and_example(path, plan, setting, warn)
     static = StaticModel(model, example, file.path.name)
     if setting.trace is None:
@@ -143,8 +145,8 @@ def model_and_example(path: Path, plan: StaticPlan, setting: Setting,
     """The plan's model file, its config, the model as built, and an instance."""
     model_file = model_path(path, plan, setting.model)
     require_model(plan, model_file, setting.trust_changed_model, warn)
-    if plan.static.device != device_name():
-        warn(f"{path.name}: its stages were measured on {plan.static.device}, this is {device_name()}")
+    if plan.static.device != (here := device_name(setting.device)):
+        warn(f"{path.name}: its stages were measured on {plan.static.device}, this is {here}")
     file = import_model_file(model_file)
     config = file.config({**plan.model.config, **setting.config})
     if config != plan.model.config:
@@ -154,17 +156,18 @@ def model_and_example(path: Path, plan: StaticPlan, setting: Setting,
         )
     model = model_of_plan(file, config, plan, path, setting.seed, setting.weights)
     dtype = getattr(torch, setting.dtype)
-    return file, config, model.to(dtype), cast(file.sample(1, plan.model.seed, config)[0], dtype)
+    example = cast(file.sample(1, plan.model.seed, config)[0], dtype, setting.device)
+    return file, config, model.to(setting.device, dtype), example
 
 
-def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, lanes: Lanes | None) -> None:
+def _run(report: StaticReport, file: ModelFile, config: Config, net: BatchNet[Any], lanes: Lanes | None) -> None:
     from edbc.run.outputs import OutputFile
 
     setting, dtype = report.setting, getattr(torch, report.setting.dtype)
     eager = Eager(net.static.model) if setting.verify else None
     report.parity = Parity() if setting.verify else None
     outputs = OutputFile()
-    instances = (cast(instance, dtype) for instance in instances_of(file, config, setting, MADE_UP))
+    instances = (cast(instance, dtype, setting.device) for instance in instances_of(file, config, setting, MADE_UP))
     for batch in batches_of(instances, report.batch_size):
         if not report.seconds:
             net(batch)  # packs weights
@@ -172,6 +175,7 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: StagedNet, 
                 lanes.begin()
         started = time.perf_counter()
         results = net(batch)
+        wait_for(net.static.device)
         report.seconds.append(time.perf_counter() - started)
         report.instances += len(batch)
         if setting.output is not None:

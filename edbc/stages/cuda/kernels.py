@@ -1,0 +1,129 @@
+"""Units as torch's calls on a device: the same steps as on the CPU, with values in memory of their own.
+
+A task is called once, while its program is issued, so it looks for its operands when it is called. A dense convolution
+with a relu behind it is one kernel of cuDNN's (`torch.cudnn_convolution_relu`), a bias included; a merged one too, when
+a relu stands behind all its parts. A part of a merged product is copied out when a convolution reads it, as cuDNN's
+calls each copy what does not stand alone; a concatenation copies it anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from edbc.stages.cpu.kernels import Bound, Task, Tasks
+from edbc.stages.cpu.products import Product, Runner
+
+
+class How(NamedTuple):
+    """Choices between calls that give the same."""
+
+    images: torch.memory_format = torch.channels_last
+    """How values of images stand."""
+    fused: bool = True
+    """Whether relu joins a convolution's kernel."""
+
+
+HOW = How()
+
+
+class DeviceTasks(Tasks):
+    """Makes the tasks of units; `values` are those that are alive."""
+
+    def __init__(self, bound: Bound, values: dict[int, Any], how: How):
+        super().__init__(bound, values, 0)
+        self.alive, self.how = values, how
+        self._operands = {}  # concatenations are calls like others
+        last = {steps[-1].product: unit for unit, steps in enumerate(bound.steps)}
+        self._unit_of = {node: unit for node, unit in last.items() if node is not None}
+
+    def whole(self, unit: int) -> Task:
+        """A unit."""
+        return lambda: super(DeviceTasks, self).whole(unit)()
+
+    def merge(self, units: Sequence[int]) -> Task:
+        """Units as one product."""
+        return lambda: super(DeviceTasks, self).merge(units)()
+
+    def _in_all_threads(self, task: Task) -> Task:
+        return task
+
+    def _runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
+                positions: Sequence[int]) -> Runner:  # fmt: skip
+        how = self.how._replace(fused=self._fuses(nodes))
+        key = (nodes, *shape, how)
+        self._kept.append(self.bound.runner(key, lambda: DeviceRunner(product(), shape, positions, how)))
+        return self._kept[-1]
+
+    def _fuses(self, nodes: Sequence[fx.Node | None]) -> bool:
+        """Whether a relu joins the product of some nodes."""
+        return self.how.fused and all(node is not None and self._is_followed(node) for node in nodes)
+
+    def _is_followed(self, node: fx.Node) -> bool:
+        """Whether a product is a dense convolution and the last step of its unit, with nothing but a relu behind."""
+        layer = self.bound.called[node]
+        unit = self._unit_of.get(node)
+        if type(layer) is not nn.Conv2d or layer.groups > 1 or not can_fuse(layer.weight) or unit is None:
+            return False
+        step = self.bound.steps[unit][-1]
+        behind = step.nodes[step.nodes.index(node) + 1 + (step.norm is not None) :]
+        return len(behind) == 1 and self.bound.ends_in_relu(unit)
+
+    def _result(self, unit: int, nodes: Sequence[fx.Node | None]) -> Callable[[Tensor], None]:
+        graph = self.bound.graph
+        relu = self.bound.ends_in_relu(unit) and not self._fuses(nodes)
+        is_part = len(nodes) > 1 and not self._is_joined(unit)
+        operands = [self.alive[other] for other in graph.units[unit].reads if isinstance(self.alive[other], Tensor)]
+        shared = {_memory(operand) for operand in operands}
+
+        def result(value: Tensor) -> None:
+            value = F.relu(value) if relu else value
+            if is_part:
+                value = value.contiguous(memory_format=self.how.images if value.dim() == 4 else torch.contiguous_format)
+            # a value whose memory is its operand's would live on another stream than its home
+            self.alive[unit] = value.clone() if _memory(value) in shared else value
+
+        return result
+
+    def _is_joined(self, unit: int) -> bool:
+        """Whether only concatenations read a unit."""
+        graph = self.bound.graph
+        return all(r < len(graph.units) and graph.units[r].kind == "cat" for r in graph.readers()[unit])
+
+
+def _memory(value: Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+class DeviceRunner(Runner):
+    """A product as it runs on a device, with a relu where it is fused."""
+
+    def __init__(self, product: Product, shape: Sequence[int], positions: Sequence[int], how: How):
+        super().__init__(product, shape, positions)
+        self.how, self.bias = how, product.bias
+        if not product.is_linear:
+            self.weight = product.weight.contiguous(memory_format=how.images)
+        if self.bias is None and how.fused:
+            self.bias = product.weight.new_zeros(product.outputs)
+
+    def _pack(self, shape: Sequence[int]) -> Tensor | None:
+        return None
+
+    def _convolved(self, x: Tensor) -> Tensor:
+        p = self.product
+        call: Any = convolution_relu if self.how.fused else F.conv2d
+        return call(x, self.weight, self.bias, p.stride, self.padding, p.dilation, p.groups)
+
+
+def can_fuse(weight: Tensor) -> bool:
+    """Whether there is one kernel for a convolution and a relu."""
+    return weight.is_cuda and torch.backends.cudnn.is_acceptable(weight)
+
+
+def convolution_relu(*arguments: Any) -> Tensor:
+    """cuDNN's convolution, bias and relu in one."""
+    return torch.cudnn_convolution_relu(*arguments)

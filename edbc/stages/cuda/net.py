@@ -1,0 +1,81 @@
+"""A static model bound to a schedule on a GPU: a CUDA graph per batch size, branches joined by events.
+
+Graphs are captured for a size when it first comes, and the last used are kept (`stages.net`). A batch is copied in, the
+graph replayed, and results copied out, all on the caller's current stream; the host waits for nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import torch
+
+from edbc.stages.cpu.lifetimes import Schedule
+from edbc.stages.cuda.kernels import HOW, DeviceTasks, How
+from edbc.stages.cuda.program import program_of, verify_program
+from edbc.stages.cuda.streams import Streams, issue, streams_of
+from edbc.stages.net import BatchNet, Ready, StaticModel
+from edbc.stages.timing import Clock
+
+REPLAYS = 5
+
+
+class DeviceNet(BatchNet["_Ready"]):
+    """A static model that runs by a schedule, on streams of the device where its weights are."""
+
+    def __init__(self, static: StaticModel, schedule: Schedule, count: int, barriers: bool = True, *, how: How = HOW,
+                 streams: Streams | None = None):  # fmt: skip
+        super().__init__(static)
+        self.how, self.schedule, self.barriers = how, schedule, barriers
+        self.program = program_of(static.graph, schedule, count, barriers)
+        verify_program(static.graph, self.program)
+        self.streams = streams or streams_of(static.device, self.program.streams)
+
+    def close(self) -> None:
+        """Give graphs and their memory back."""
+        self._ready.clear()
+
+    def batch(self, batch: Any) -> Any:
+        """See BatchNet."""
+        with torch.no_grad():
+            ready = self.prepare(batch)
+            ready.take(batch)
+            ready.replay()
+            return ready.results()
+
+    def _new(self, batch: Any) -> _Ready:
+        return _Ready(self, batch)
+
+    def clock(self, batch: Any) -> Clock:
+        """See BatchNet: without the host, whose launches lie between a batch and the next."""
+        with torch.no_grad():
+            ready = self.prepare(batch)
+            ready.take(batch)
+        return lambda: statistics.fmean(self.streams.nanoseconds(ready.replay, REPLAYS))
+
+    def memory(self, size: int) -> str:
+        """See BatchNet."""
+        elements = sum(torch.Size(unit.shape[1:]).numel() for unit in self.static.graph.units)
+        return f"at most {4e-6 * elements * size:,.1f} MB"
+
+
+class _Ready(Ready):
+    """A graph for batches of one size."""
+
+    def __init__(self, net: DeviceNet, batch: Any):
+        super().__init__(net.static, batch, net.how.images)
+        self.take(batch)
+        self._tasks = DeviceTasks(self.bound, self.values, net.how)  # has the packed weights, which the graph reads
+
+        def program() -> None:
+            issue(net.program, self._tasks, self.values, net.streams)
+
+        net.streams.run(program)
+        self._drop()
+        self.replay = net.streams.capture(program)
+
+    def _drop(self) -> None:
+        """What the first run made; capturing makes all of it in the graph's own memory."""
+        for unit in [unit for unit in self.values if unit >= 0]:
+            del self.values[unit]

@@ -1,0 +1,178 @@
+"""Where programs are issued: the streams of a device, in a CUDA graph or not; or a host that has none.
+
+(1) `issue` walks over a program. What is issued on another stream than the first waits for the first, where the program
+    begins; at the end the first waits for all others. So a program is one fork and join, whatever is inside, and
+    programs can be issued one behind the other.
+(2) A graph is captured from the first stream; the others join the capture by waiting for it. Nothing synchronises with
+    the host. A program runs once before it is captured, as libraries allocate and choose kernels when first called.
+(3) Memory: allocations made while a graph is captured are from the graph's own pool, which nothing else uses as long as
+    the graph lives. In it, as outside, what was let go on a stream is given to that stream alone; lives of values are
+    the program's (`stages.cuda.program`, definition 3). cuDNN's workspaces are such allocations; cuBLAS has one per
+    stream. So no stream writes what another one reads, but by the program's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from edbc.stages.cpu.kernels import Tasks
+from edbc.stages.cuda.program import Operation, Program
+
+Call = Callable[[], None]
+HELD, CYCLES = 20e-6, 2e9
+"""Seconds that a device waits for each call that is timed, so that the host has launched them all, and its clock."""
+
+
+class Streams(Protocol):
+    """What programs are issued on."""
+
+    def on(self, stream: int, call: Call) -> None:
+        """Issue what a call issues on a stream."""
+
+    def record(self, stream: int) -> Any:
+        """The point that a stream has reached."""
+
+    def wait(self, stream: int, point: Any) -> None:
+        """Let a stream wait for that point of another one."""
+
+    def run(self, issue: Call) -> None:
+        """Issue at once, behind and before what the current stream does."""
+
+    def capture(self, issue: Call, shares: bool = False) -> Call:
+        """What issues the same again, as one. What `shares` has its memory from one pool: its results count until the
+        next such capture or replay."""
+
+    def nanoseconds(self, run: Call, times: int) -> list[int]:
+        """What a call takes that is issued so many times, one right behind the other."""
+
+
+class CudaStreams:
+    """A device's own."""
+
+    def __init__(self, device: torch.device, count: int):
+        self.device = device
+        self._streams = [torch.cuda.Stream(device) for _ in range(count)]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._sharing: torch.cuda.CUDAGraph | None = None  # a pool ends with the last graph that has memory of it
+
+    def on(self, stream: int, call: Call) -> None:
+        """See Streams."""
+        with torch.cuda.stream(self._streams[stream]):
+            call()
+
+    def record(self, stream: int) -> torch.cuda.Event:
+        """See Streams."""
+        point = torch.cuda.Event()
+        point.record(self._streams[stream])
+        return point
+
+    def wait(self, stream: int, point: torch.cuda.Event) -> None:
+        """See Streams."""
+        self._streams[stream].wait_event(point)
+
+    def run(self, issue: Call) -> None:
+        """See Streams."""
+        current = torch.cuda.current_stream(self.device)
+        self._streams[0].wait_stream(current)
+        issue()
+        current.wait_stream(self._streams[0])
+
+    def capture(self, issue: Call, shares: bool = False) -> Call:
+        """See Streams. (`torch.cuda.graph` also gives all unused memory back to the device, which takes longer than the
+        rest.)"""
+        torch.cuda.synchronize(self.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.stream(self._streams[0]):
+            graph.capture_begin(self._pool if shares else None, capture_error_mode="thread_local")
+            try:
+                issue()
+            finally:
+                graph.capture_end()
+        self._sharing = graph if shares else self._sharing
+        return graph.replay
+
+    def nanoseconds(self, run: Call, times: int) -> list[int]:
+        """See Streams."""
+        points = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
+        torch.cuda._sleep(int(times * HELD * CYCLES))
+        points[0].record()
+        for point in points[1:]:
+            run()
+            point.record()
+        torch.cuda.synchronize(self.device)
+        return [round(1e6 * a.elapsed_time(b)) for a, b in zip(points, points[1:], strict=False)]
+
+
+class HostStreams:
+    """Where there is no device: everything is done when it is issued, and a replay issues again."""
+
+    def on(self, stream: int, call: Call) -> None:
+        """See Streams."""
+        call()
+
+    def record(self, stream: int) -> None:
+        """See Streams."""
+
+    def wait(self, stream: int, point: None) -> None:
+        """See Streams."""
+
+    def run(self, issue: Call) -> None:
+        """See Streams."""
+        issue()
+
+    def capture(self, issue: Call, shares: bool = False) -> Call:
+        """See Streams."""
+        return issue
+
+    def nanoseconds(self, run: Call, times: int) -> list[int]:
+        """See Streams."""
+        import time
+
+        points = [time.perf_counter_ns()]
+        for _ in range(times):
+            run()
+            points.append(time.perf_counter_ns())
+        return [b - a for a, b in zip(points, points[1:], strict=False)]
+
+
+def streams_of(device: torch.device, count: int) -> Streams:
+    """So many streams of a device."""
+    return CudaStreams(device, count) if device.type == "cuda" else HostStreams()
+
+
+def issue(program: Program, tasks: Tasks, values: dict[int, Any], streams: Streams,
+          wrap: Callable[[Operation, Call], Call] = lambda operation, call: call) -> None:  # fmt: skip
+    """Issue a program, definition (1); its values are put among `values`, and taken out when they are let go."""
+    begin, points = streams.record(0), dict[int, Any]()
+    awaited, last = program.awaited, {0: -1}
+    for number, operation in enumerate(program.operations):
+        if operation.stream not in last and not operation.waits:
+            streams.wait(operation.stream, begin)
+        for other in operation.waits:
+            streams.wait(operation.stream, points[other])
+        streams.on(operation.stream, wrap(operation, _call(operation, tasks, values)))
+        if number in awaited:
+            points[number] = streams.record(operation.stream)
+        last[operation.stream] = number
+    for stream in last:
+        if stream:
+            streams.wait(0, streams.record(stream))
+
+
+def _call(operation: Operation, tasks: Tasks, values: dict[int, Any]) -> Call:
+    task = tasks.merge(operation.units) if len(operation.units) > 1 else tasks.whole(operation.units[0])
+
+    def call() -> None:
+        for unit in operation.frees:
+            let_go(values, unit)
+        task()
+
+    return call
+
+
+def let_go(values: dict[int, Any], unit: int) -> None:
+    """Give a value's memory back."""
+    del values[unit]

@@ -1,0 +1,83 @@
+"""What differs between devices, by the name that plans and cost tables have of one.
+
+A GPU's name begins with `cuda: ` and says how torch multiplies float32 there, as figures of one setting say nothing of
+another. Its `threads` are streams, and no unit runs over several of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any, Protocol
+
+import torch
+
+from edbc.errors import StaleError
+from edbc.run.cuda.compiled import precision
+from edbc.stages.cpu.execute import Team, Wrap
+from edbc.stages.cpu.lifetimes import Schedule
+from edbc.stages.cpu.measure import Measurement
+from edbc.stages.cpu.net import StagedNet
+from edbc.stages.cuda.measure import DeviceMeasurement
+from edbc.stages.cuda.net import DeviceNet
+from edbc.stages.graph import Block
+from edbc.stages.net import BatchNet, StaticModel
+from edbc.stages.search import Machine
+from edbc.stages.table import SPLIT, Cost, Groups
+
+CUDA = "cuda: "
+STREAMS = 8
+"""Where nothing else is asked for."""
+
+
+def gpu_name() -> str:
+    """The current GPU and its setting: `cuda: NVIDIA H200 (convolutions tf32, other products ieee)`."""
+    told = f"convolutions {convolution_precision()}, other products {precision()}"
+    return f"{CUDA}{torch.cuda.get_device_name()} ({told})"
+
+
+def convolution_precision() -> str:
+    """torch's own setting for float32 convolutions on the device; see `precision` of `edbc.run.cuda.compiled`."""
+    convolutions = getattr(torch.backends.cudnn, "conv", None)
+    if hasattr(convolutions, "fp32_precision"):
+        return "tf32" if convolutions.fp32_precision == "tf32" else "ieee"
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+
+
+def machine_of(device: str, threads: int) -> Machine:
+    """What a device can do at once."""
+    return Machine(threads, threads > 1 and not device.startswith(CUDA))
+
+
+def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool = True,
+           wrap: Wrap | None = None) -> BatchNet[Any]:  # fmt: skip
+    """A model bound to a schedule, where its weights are; `wrap` is for threads. Raises StaleError for stages that a
+    GPU has not."""
+    if static.device.type == "cpu":
+        return StagedNet(static, schedule, threads, barriers, wrap or (lambda units, task: task))
+    if any(run == SPLIT for _, run in schedule):
+        raise StaleError(
+            "plan: expected stages that were measured on a GPU, got some that all threads of a CPU share; measure "
+            "again with 'edbc compile --profile --device cuda'"
+        )
+    return DeviceNet(static, schedule, threads, barriers)
+
+
+class Measuring(Protocol):
+    """What measures stages."""
+
+    def stage(self, block: Block, groups: Groups, run: str) -> Cost:
+        """What a stage of a block takes."""
+
+    def overhead(self) -> int:
+        """What a stage takes that does nothing, in nanoseconds."""
+
+
+@contextmanager
+def measuring(static: StaticModel, batch: int, threads: int) -> Iterator[Measuring]:
+    """What measures stages where a model's weights are, on batches of one size."""
+    if static.device.type != "cpu":
+        yield DeviceMeasurement(static, batch, threads)
+        return
+    with closing(Team(threads)) as team:
+        yield Measurement(static, batch, team)

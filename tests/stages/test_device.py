@@ -1,0 +1,278 @@
+"""Programs of streams, and units as a device issues them, on the host: every order that a program allows gives eager's
+numbers, and nothing reads what another stream may have overwritten."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from networks import TINY, sequential, tiny, tiny_images
+from test_execution import eager_of, merging, scheduled
+
+from edbc.errors import LayoutError
+from edbc.stages.cpu.lifetimes import Schedule
+from edbc.stages.cuda.kernels import How
+from edbc.stages.cuda.measure import DeviceMeasurement
+from edbc.stages.cuda.net import DeviceNet
+from edbc.stages.cuda.program import Program, program_of, verify_program
+from edbc.stages.cuda.streams import HostStreams
+from edbc.stages.graph import block_of
+from edbc.stages.net import StaticModel
+from edbc.stages.table import CONCURRENT, MERGE
+from edbc.tools.parity import Parity
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+class ShuffledStreams(HostStreams):
+    """A device that does what was issued later: in any order, but one after the other on each stream and behind the
+    points that a stream waits for. What is let go is overwritten when its stream goes on."""
+
+    def __init__(self, seed: int):
+        self._rng = random.Random(seed)
+        self._queued: list[tuple[int, Callable[[], None], set[int]]] = []
+        self._waits: dict[int, set[int]] = {}
+
+    def on(self, stream: int, call: Callable[[], None]) -> None:
+        self._queued.append((stream, call, self._waits.pop(stream, set())))
+
+    def record(self, stream: int) -> Any:
+        return {i for i, (other, *_) in enumerate(self._queued) if other == stream} | self._waits.get(stream, set())
+
+    def wait(self, stream: int, point: Any) -> None:
+        self._waits.setdefault(stream, set()).update(point)
+
+    def run(self, issue: Callable[[], None]) -> None:
+        issue()
+        done: set[int] = set()
+        while len(done) < len(self._queued):
+            first: dict[int, int] = {}
+            for i, (stream, *_) in enumerate(self._queued):
+                if i not in done:
+                    first.setdefault(stream, i)
+            ready = [i for i in first.values() if self._queued[i][2] <= done]
+            chosen = self._rng.choice(ready)
+            self._queued[chosen][1]()
+            done.add(chosen)
+        self._queued.clear()
+        self._waits.clear()
+
+    def capture(self, issue: Callable[[], None], shares: bool = False) -> Callable[[], None]:
+        return lambda: self.run(issue)
+
+
+def overwritten(values: dict[int, Any], unit: int) -> None:
+    """In place of letting a value go."""
+    values.pop(unit).fill_(float("nan"))
+
+
+@pytest.fixture(scope="module", params=sorted(TINY))
+def network(request: pytest.FixtureRequest) -> StaticModel:
+    """Each of the four networks, small, in float32."""
+    return StaticModel(tiny(request.param), tiny_images(request.param, 1)[0], request.param)
+
+
+def schedules(network: StaticModel) -> list[tuple[Schedule, bool]]:
+    """Of every form, and whether with barriers."""
+    mixed, wide = scheduled(network), [(groups, CONCURRENT) for groups, _ in scheduled(network)]
+    merged = merging(network)
+    return [
+        (sequential(network.graph), True),
+        *((s, barriers) for s in (mixed, wide, merged) for barriers in (True, False)),
+    ]
+
+
+def test_every_form_gives_eager_numbers(network: StaticModel) -> None:
+    """One unit after the other, in stages, merged, and without barriers, for one image and three, in both layouts."""
+    for batch in (1, 3):
+        images = tiny_images(network.name, batch)
+        for number, (schedule, barriers) in enumerate(schedules(network)):
+            how, parity = How(torch.channels_last if number % 2 else torch.contiguous_format), Parity()
+            with DeviceNet(network, schedule, 4, barriers, how=how) as net:
+                for results in zip(net(images), *eager_of(network, batch), strict=True):
+                    parity.add(*results)
+            parity.require()
+
+
+@pytest.mark.parametrize("streams", [1, 2, 8])
+def test_no_race(network: StaticModel, streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whatever order the device does what the program leaves open, with values overwritten when they are let go, the
+    results are the same bits."""
+    image = tiny_images(network.name, 1)[0]
+    with DeviceNet(network, sequential(network.graph), 1) as net:
+        expected = net.batch(image)
+    monkeypatch.setattr("edbc.stages.cuda.streams.let_go", overwritten)
+    for schedule, barriers in schedules(network)[3:5]:
+        for seed in range(2):
+            with DeviceNet(network, schedule, streams, barriers, streams=ShuffledStreams(seed)) as net:
+                assert torch.equal(net.batch(image), expected)
+
+
+def test_shuffling_finds_what_does_not_wait(network: StaticModel) -> None:
+    """The race test is one: without waits some order reads what is not there, or gives other bits."""
+    image, found = tiny_images(network.name, 1)[0], 0
+    with DeviceNet(network, sequential(network.graph), 1) as net:
+        expected = net.batch(image)
+    for seed in range(4):
+        with DeviceNet(network, schedules(network)[4][0], 4, streams=ShuffledStreams(seed)) as net:
+            hasty = [replace(op, waits=(), frees=()) for op in net.program.operations]
+            net.program = Program(tuple(hasty))
+            try:
+                found += not torch.equal(net.batch(image), expected)
+            except KeyError:
+                found += 1
+    assert found
+
+
+def test_programs_are_verified(network: StaticModel) -> None:
+    """Whatever is left out of a program is found: a unit, a wait, and the time for which memory stays."""
+    graph = network.graph
+    for schedule, barriers in schedules(network):
+        program = program_of(graph, schedule, 3, barriers)
+        verify_program(graph, program)
+        assert program.streams <= 3
+        operations = program.operations
+        with pytest.raises(LayoutError, match="every unit once"):
+            verify_program(graph, Program(operations[:-1]))
+
+    program = program_of(graph, [(groups, CONCURRENT) for groups, _ in scheduled(network)], 3, barriers=False)
+    for number, op in enumerate(program.operations):
+        if op.waits:
+            changed = [*program.operations]
+            changed[number] = replace(op, waits=op.waits[1:])
+            with pytest.raises(LayoutError, match=r"no order between them|memory to stay"):
+                verify_program(graph, Program(tuple(changed)))
+    freed = next(n for n, op in enumerate(program.operations) if op.frees)
+    unit = program.operations[freed].frees[0]
+    writer = next(n for n, op in enumerate(program.operations) if unit in op.units)
+    changed = [replace(op, frees=()) for op in program.operations]
+    following = next(n for n in range(writer, freed + 1) if changed[n].stream == changed[writer].stream and n > writer)
+    changed[following] = replace(changed[following], frees=(unit,))
+    if following < freed:
+        with pytest.raises(LayoutError, match="memory to stay"):
+            verify_program(graph, Program(tuple(changed)))
+
+
+def test_memory_is_let_go(network: StaticModel) -> None:
+    """One unit after the other, a value goes when the last one that reads it has run."""
+    graph = network.graph
+    program = program_of(graph, sequential(graph), 1)
+    for number, op in enumerate(program.operations):
+        for unit in op.frees:
+            readers = [n for n, other in enumerate(program.operations) if unit in graph.units[other.units[0]].reads]
+            assert max([unit, *readers]) == number - 1
+    assert sum(len(op.frees) for op in program.operations) >= len(graph.units) - 2 - len(graph.results)
+
+
+def test_groups_are_streams(network: StaticModel) -> None:
+    """The groups of a stage stand on streams of their own; a merged stage is one operation."""
+    for groups, run in scheduled(network):
+        program = program_of(network.graph, [(groups, run)], 8)
+        if run == MERGE:
+            assert [op.units for op in program.operations] == [tuple(u for g in groups for u in g)]
+        else:
+            stream_of = {unit: op.stream for op in program.operations for unit in op.units}
+            assert sorted(tuple(u for u in stream_of if stream_of[u] == s) for s in range(len(groups))) == sorted(
+                groups
+            )
+            assert not any(op.waits for op in program.operations)
+
+
+def test_relu_joins_convolutions(network: StaticModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A convolution with a relu behind it is one call where a device has one, merged or not, of eager's numbers."""
+    calls: list[int] = []
+
+    def fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *sizes: Any) -> torch.Tensor:
+        calls.append(len(bias))
+        return F.relu(F.conv2d(x, weight, bias, *sizes))
+
+    monkeypatch.setattr("edbc.stages.cuda.kernels.can_fuse", lambda weight: True)
+    monkeypatch.setattr("edbc.stages.cuda.kernels.convolution_relu", fused)
+    model = tiny(network.name)
+    static = StaticModel(model, tiny_images(network.name, 1)[0], network.name)
+    for schedule in (sequential(static.graph), merging(static)):
+        calls.clear()
+        parity = Parity()
+        with DeviceNet(static, schedule, 2) as net:
+            for results in zip(net(tiny_images(network.name, 2)), *eager_of(network, 2), strict=True):
+                parity.add(*results)
+        parity.require()
+        joined = [
+            u for u, unit in enumerate(static.graph.units) if unit.kind == "conv" and static.bound.ends_in_relu(u)
+        ]
+        assert bool(calls) == bool(joined)
+        assert sum(calls) / 2 >= sum(static.graph.units[u].shape[1] for u in joined if u in static.bound.layers) / 2
+
+
+def test_sizes_are_captured_once_and_bounded(network: StaticModel) -> None:
+    """A size that comes again is replayed, at most four are kept, and results own their memory."""
+    captured: list[int] = []
+
+    class Counted(HostStreams):
+        def capture(self, issue: Callable[[], None], shares: bool = False) -> Callable[[], None]:
+            captured.append(1)
+            return issue
+
+    with DeviceNet(network, sequential(network.graph), 1, streams=Counted()) as net:
+        first = net.batch(tiny_images(network.name, 1)[0])
+        kept = first.clone()
+        for batch in (1, 2, 3, 4, 5, 2, 1):
+            net(tiny_images(network.name, batch, seed=1))
+        assert len(captured) == 6
+        assert len(net._ready) == 4
+    assert torch.equal(first, kept)
+
+
+def test_weights_stay_with_a_graph(network: StaticModel) -> None:
+    """What a graph reads beside values, packed and folded weights, lives as long as it."""
+
+    class Once(HostStreams):
+        def capture(self, issue: Callable[[], None], shares: bool = False) -> Callable[[], None]:
+            issue()
+            return lambda: None
+
+    static = StaticModel(network.model, network.example, network.name)
+    with DeviceNet(static, merging(static), 2, streams=Once()) as net:
+        net.batch(network.example)
+        held = len(static.bound._runners)
+        assert held >= sum(len(stage[0]) == 1 for stage in merging(static)) / 4
+    del net
+    gc.collect()
+    assert not static.bound._runners
+
+
+def test_stages_are_measured(network: StaticModel) -> None:
+    """Any stage can be measured before others have run, in a repeated capture, and leaves the values as they were."""
+    measurement = DeviceMeasurement(network, 2, 4)
+    block = block_of(network.graph, range(len(network.graph.units)))
+    before = dict(measurement.values)
+    for groups, run in (*merging(network)[:4], *scheduled(network)[-3:]):
+        cost = measurement.stage(block, groups, run)
+        assert cost.median > 0
+    assert measurement.overhead() > 0
+    assert measurement.values == before
+
+
+def test_values_do_not_stand_in_their_operands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit that gives its operand's own memory is copied: its home is another stream."""
+
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.sin(x)
+            z = y.to(torch.float32)
+            return torch.cos(z) + torch.exp(y)
+
+    image = torch.randn(1, 3, 5, 5)
+    static = StaticModel(Net(), image, "net")
+    monkeypatch.setattr("edbc.stages.cuda.streams.let_go", lambda values, unit: None)
+    with DeviceNet(static, sequential(static.graph), 1) as net:
+        assert torch.allclose(net.batch(image), static.model(image))
+        [ready] = net._ready.values()
+        held = [value.untyped_storage().data_ptr() for number, value in ready.values.items() if number >= 0]
+        assert len(held) == len(static.graph.units) == len({*held})
