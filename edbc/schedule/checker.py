@@ -115,7 +115,9 @@ def _check_steps(graph: Graph, schedule: Schedule, batch_of_node: np.ndarray) ->
     if step is None:
         return
     if len(step) != schedule.num_batches:
-        raise ScheduleError(f"schedule: expected a first step for each of {schedule.num_batches} batches, got {len(step)}")
+        raise ScheduleError(
+            f"schedule: expected a first step for each of {schedule.num_batches} batches, got {len(step)}"
+        )
     user = np.repeat(np.arange(graph.num_nodes), np.diff(graph.operand_ptr))
     inner = graph.operands >= 0
     user, operand = batch_of_node[user[inner]], batch_of_node[graph.operands[inner]]
