@@ -1,7 +1,7 @@
 """Static networks in stages on a GPU: every form of schedule beside eager PyTorch, in one command.
 
     python benchmarks/gpu_stages.py --out build/gpu_stages [--seconds 150] [--batches 1 32] [--precision default]
-        [--profile-seconds 45] [--gap 0.01] [--compile] [--dry] [NETWORK ...]
+        [--profile-seconds 45] [--gap 0.01] [--tables DIR] [--compile] [--dry] [NETWORK ...]
 
 Per network and batch size, the first of `--batches` for all networks before the second: our kernels one after the other
 in one CUDA graph, in both layouts of images and with relu in the convolution or not, of which the fastest runs on;
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,10 @@ from edbc.stages.graph import block_dag
 from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import Planned, schedule_graph, whole_schedule
 from edbc.stages.search import Scheduled
-from edbc.stages.table import CONCURRENT, SUFFIX, Cost, Costs, CostTable, write_table
+from edbc.stages.table import CONCURRENT, SUFFIX, Cost, Costs, CostTable, read_table, require_table, write_table
 from edbc.stages.timing import Clock, turns
 from edbc.tools.parity import Eager, Parity
+from edbc.tools.staged.running import Lanes
 
 STARTED = time.monotonic()
 FORMS = ("sequential", "greedy", "merge", "concurrent", "both", "no barriers")
@@ -60,7 +61,7 @@ TURNS = 3.0
 """Seconds in which all forms take turns."""
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run all steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("networks", nargs="*", default=("squeezenet", "inception_v3"))
@@ -71,10 +72,11 @@ def main() -> None:
     parser.add_argument("--gap", type=float, default=0.01)
     parser.add_argument("--streams", type=int, default=STREAMS)
     parser.add_argument("--precision", choices=("default", "tf32", "ieee"), default="default")
+    parser.add_argument("--tables", help="folder of cost tables of an earlier call, to which more is added")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--compile-kernels", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.compile_kernels:
         compile_kernels()
         return
@@ -82,11 +84,16 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     warming = subprocess.Popen([sys.executable, __file__, "--out", options.out, "--compile-kernels"])
     set_precision(options.precision)
-    record = Record(out / "stages.json", options)
+    if options.dry:
+        torch.set_num_threads(1)
+    record, done = Record(out / "stages.json", options), list[Network]()
     for batch in options.batches:
         for name in options.networks:
             if record.left > 20:
-                Network(record, name, batch, options, warming).all()
+                done.append(Network(record, name, batch, options, warming))
+                done[-1].all()
+    for network in done:
+        network.specialised([other for other in done if other.name == network.name])
     warming.wait()
     print(f"done at {time.monotonic() - STARTED:.0f} s; failed: {record.failed or 'nothing'}")
 
@@ -152,9 +159,11 @@ class Network:
         print(f"\n{self.name}, batches of {self.size}, {self.record.left:.0f} s left")
         steps: tuple[tuple[str, Callable[[], None]], ...] = (
             ("open", self.open), ("kernels", self.kernels), ("profile", self.profile), ("forms", self.forms),
-            ("bounds", self.bounds), ("eager", self.eager), ("compile", self.compile),
+            ("bounds", self.bounds), ("timeline", self.timeline), ("eager", self.eager), ("compile", self.compile),
         )  # fmt: skip
         for name, step in steps:
+            if self.record.left < 0:
+                return
             with self.record.step(self.found, name), torch.no_grad():
                 step()
             if "open" in self.found.get("failed", {}):
@@ -209,7 +218,7 @@ class Network:
         measurement = DeviceMeasurement(self.static, self.size, self.options.streams, self.how)
         head = CostTable(device=self.record.found["device"], threads=self.options.streams, dtype="float32",
                          batch_size=self.size, overhead_ns=measurement.overhead())  # fmt: skip
-        costs = Costs(head)
+        costs = Costs(head) if self.table is None else Costs.of(self.table)
         seconds = min(self.options.profile_seconds, max(5.0, self.record.left - 25))
         began = time.monotonic()
 
@@ -235,6 +244,44 @@ class Network:
              "groups": [[self.static.graph.units[last.block.units[u]].name for u in g] for g in stage.groups]}
             for stage in last.scheduled.stages
         ]  # fmt: skip
+
+    @property
+    def table(self) -> CostTable | None:
+        """Of an earlier call on the same device, to which more is added."""
+        path = Path(self.options.tables or ".") / f"{self.name}.{self.size}{SUFFIX}"
+        if self.options.tables is None or not path.exists():
+            return None
+        table = read_table(path)
+        asked = {"device": self.record.found["device"], "threads": self.options.streams, "batch_size": self.size}
+        require_table(table, str(path), **asked)
+        return table
+
+    def specialised(self, others: list[Network]) -> None:
+        """Schedules that were measured for other batch sizes, on this one's."""
+        if len(others) > 1 and all(other.planned for other in others) and self.record.left > 5:
+            print(f"\n{self.name}, batches of {self.size}, by schedules for")
+            with self.record.step(self.found, "specialised"), torch.no_grad():
+                nets = {
+                    str(other.size): DeviceNet(self.static, whole_schedule(other.planned), self.options.streams,
+                                               how=self.how)
+                    for other in others
+                }  # fmt: skip
+                self.timed("specialised_ms", nets)
+
+    def timeline(self) -> None:
+        """What runs when, in the cheapest stages and without barriers; how much of the time several streams run."""
+        for form in FORMS[-2:]:
+            schedule = whole_schedule(self.planned, form)
+            with DeviceNet(self.static, schedule, self.options.streams, form != FORMS[-1], how=self.how) as net:
+                spans = net.spans(self.batch)
+            Lanes(self.static).write(self.record.path.parent / f"{self.name}.{self.size}.{form}.json", spans)
+            busy, end = sum(s.end - s.start for s in spans), max(s.end for s in spans)
+            self.found[f"timeline {form}"] = {
+                "us": end / 1e3,
+                "in operations": busy / 1e3,
+                "streams": net.program.streams,
+            }
+            print(f"  timeline of '{form}': {end / 1e3:.1f} us, in operations {busy / 1e3:.1f} us")
 
     def forms(self) -> None:
         """Every form of schedule."""

@@ -259,7 +259,6 @@ MODELS = (
             "expected an option of stages",
             "a static model's plan depends on no data",
             "or costs of stages",
-            "whose threads have tracks",
         ),
     ),
     Refusal(

@@ -38,10 +38,8 @@ def gpu_name() -> str:
 
 def convolution_precision() -> str:
     """torch's own setting for float32 convolutions on the device; see `precision` of `edbc.run.cuda.compiled`."""
-    convolutions = getattr(torch.backends.cudnn, "conv", None)
-    if hasattr(convolutions, "fp32_precision"):
-        return "tf32" if convolutions.fp32_precision == "tf32" else "ieee"
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+    told = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
+    return "tf32" if told == "tf32" or (told is None and torch.backends.cudnn.allow_tf32) else "ieee"
 
 
 def machine_of(device: str, threads: int) -> Machine:

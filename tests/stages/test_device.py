@@ -4,9 +4,12 @@ numbers, and nothing reads what another stream may have overwritten."""
 from __future__ import annotations
 
 import gc
+import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -245,6 +248,26 @@ def test_weights_stay_with_a_graph(network: StaticModel) -> None:
     del net
     gc.collect()
     assert not static.bound._runners
+
+
+def test_the_benchmark_runs_dry(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`benchmarks/gpu_stages.py` runs every step where there is no GPU, and again from the tables of a call."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    import gpu_stages
+
+    monkeypatch.setattr(gpu_stages, "TURNS", 0.0)
+    monkeypatch.setattr(gpu_stages.subprocess, "Popen", lambda *_: SimpleNamespace(wait=lambda: 0))
+    monkeypatch.setattr("edbc.stages.timing.ROUNDS", 2)
+    options = ["squeezenet", "--dry", "--seconds", "140", "--profile-seconds", "0", "--batches", "1", "--out"]
+    gpu_stages.main([*options, str(tmp_path / "first")])
+    gpu_stages.main([*options, str(tmp_path / "second"), "--tables", str(tmp_path / "first"), "--gap", "1"])
+    first, second = (json.loads((tmp_path / name / "stages.json").read_text()) for name in ("first", "second"))
+    for record in (first, second):
+        found = record["networks"]["squeezenet 1"]
+        assert "failed" not in found
+        assert set(found["forms_ms"]) == set(gpu_stages.FORMS)
+        assert len(found["kernels_ms"]) == 4
+    assert first["networks"]["squeezenet 1"]["table_ms"] == second["networks"]["squeezenet 1"]["table_ms"]
 
 
 def test_stages_are_measured(network: StaticModel) -> None:

@@ -257,7 +257,11 @@ def test_plans_of_a_gpu(plans: Path, as_on_a_gpu: None, monkeypatch: pytest.Monk
     runs = {entry.run for block in table.blocks for entry in block.stages}
     assert runs == {"concurrent", "merge"}
     assert {cost.form for cost in plan.static.measured} == {*FORMS} - {"one thread", "all threads"}
-    assert edbc("run", plans / "gpu.yaml", "--limit", "3", "--verify").exit_code == 0
+    result = edbc("run", plans / "gpu.yaml", "--limit", "3", "--verify", "--trace", plans / "trace.json")
+    assert result.exit_code == 0, result.output
+    events = json.loads((plans / "trace.json").read_text())["traceEvents"]
+    ran = [name for event in events if event["ph"] == "X" for name in event["name"].split(" + ")]
+    assert sorted(ran) == sorted(unit.name for unit in plan.static.units)
 
     monkeypatch.undo()
     assert edbc("check", plans / "gpu.yaml").exit_code == 0

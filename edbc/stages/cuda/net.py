@@ -7,18 +7,28 @@ graph replayed, and results copied out, all on the caller's current stream; the 
 from __future__ import annotations
 
 import statistics
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
 from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cuda.kernels import HOW, DeviceTasks, How
-from edbc.stages.cuda.program import program_of, verify_program
-from edbc.stages.cuda.streams import Streams, issue, streams_of
+from edbc.stages.cuda.program import Operation, program_of, verify_program
+from edbc.stages.cuda.streams import Call, Mark, Streams, issue, streams_of
 from edbc.stages.net import BatchNet, Ready, StaticModel
 from edbc.stages.timing import Clock
 
 REPLAYS = 5
+
+
+class Span(NamedTuple):
+    """Units, one or several that are merged, and when they ran on which stream, in nanoseconds."""
+
+    units: tuple[int, ...]
+    stream: int
+    start: int
+    end: int
 
 
 class DeviceNet(BatchNet["_Ready"]):
@@ -54,6 +64,29 @@ class DeviceNet(BatchNet["_Ready"]):
             ready.take(batch)
         return lambda: statistics.fmean(self.streams.nanoseconds(ready.replay, REPLAYS))
 
+    def spans(self, batch: Any) -> list[Span]:
+        """What runs when in a replay: of a graph of its own, with the time recorded around every operation."""
+        marks: list[tuple[Operation, Mark, Mark]] = []
+
+        def wrap(operation: Operation, call: Call) -> Call:
+            begin, end = self.streams.mark(), self.streams.mark()
+            marks.append((operation, begin, end))
+
+            def run() -> None:
+                begin.record()
+                call()
+                end.record()
+
+            return run
+
+        with torch.no_grad():
+            ready = _Ready(self, batch, wrap)
+            ready.replay()
+            self.streams.finish()
+        recorded = marks[-len(self.program.operations) :]  # behind those of the run before it was captured
+        first = recorded[0][1]
+        return [Span(op.units, op.stream, begin.since(first), end.since(first)) for op, begin, end in recorded]
+
     def memory(self, size: int) -> str:
         """See BatchNet."""
         elements = sum(torch.Size(unit.shape[1:]).numel() for unit in self.static.graph.units)
@@ -63,13 +96,13 @@ class DeviceNet(BatchNet["_Ready"]):
 class _Ready(Ready):
     """A graph for batches of one size."""
 
-    def __init__(self, net: DeviceNet, batch: Any):
+    def __init__(self, net: DeviceNet, batch: Any, wrap: Callable[[Operation, Call], Call] = lambda _, call: call):
         super().__init__(net.static, batch, net.how.images)
         self.take(batch)
         self._tasks = DeviceTasks(self.bound, self.values, net.how)  # has the packed weights, which the graph reads
 
         def program() -> None:
-            issue(net.program, self._tasks, self.values, net.streams)
+            issue(net.program, self._tasks, self.values, net.streams, wrap)
 
         net.streams.run(program)
         self._drop()

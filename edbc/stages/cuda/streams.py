@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -24,6 +25,16 @@ from edbc.stages.cuda.program import Operation, Program
 Call = Callable[[], None]
 HELD, CYCLES = 20e-6, 2e9
 """Seconds that a device waits for each call that is timed, so that the host has launched them all, and its clock."""
+
+
+class Mark(Protocol):
+    """A point in time on a device, also inside of a graph."""
+
+    def record(self) -> None:
+        """Now, on the current stream."""
+
+    def since(self, other: Any) -> int:
+        """Nanoseconds between another one and this."""
 
 
 class Streams(Protocol):
@@ -47,6 +58,12 @@ class Streams(Protocol):
 
     def nanoseconds(self, run: Call, times: int) -> list[int]:
         """What a call takes that is issued so many times, one right behind the other."""
+
+    def mark(self) -> Mark:
+        """A new one."""
+
+    def finish(self) -> None:
+        """Return when everything that was issued is done."""
 
 
 class CudaStreams:
@@ -83,7 +100,7 @@ class CudaStreams:
     def capture(self, issue: Call, shares: bool = False) -> Call:
         """See Streams. (`torch.cuda.graph` also gives all unused memory back to the device, which takes longer than the
         rest.)"""
-        torch.cuda.synchronize(self.device)
+        self.finish()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._streams[0]):
             graph.capture_begin(self._pool if shares else None, capture_error_mode="thread_local")
@@ -102,8 +119,31 @@ class CudaStreams:
         for point in points[1:]:
             run()
             point.record()
-        torch.cuda.synchronize(self.device)
+        self.finish()
         return [round(1e6 * a.elapsed_time(b)) for a, b in zip(points, points[1:], strict=False)]
+
+    def mark(self) -> CudaMark:
+        """See Streams."""
+        return CudaMark()
+
+    def finish(self) -> None:
+        """See Streams."""
+        torch.cuda.synchronize(self.device)
+
+
+class CudaMark:
+    """An event that a graph records whenever it is replayed."""
+
+    def __init__(self) -> None:
+        self._event = torch.cuda.Event(enable_timing=True, external=True)
+
+    def record(self) -> None:
+        """See Mark."""
+        self._event.record()
+
+    def since(self, other: CudaMark) -> int:
+        """See Mark."""
+        return round(1e6 * other._event.elapsed_time(self._event))
 
 
 class HostStreams:
@@ -129,13 +169,33 @@ class HostStreams:
 
     def nanoseconds(self, run: Call, times: int) -> list[int]:
         """See Streams."""
-        import time
-
         points = [time.perf_counter_ns()]
         for _ in range(times):
             run()
             points.append(time.perf_counter_ns())
         return [b - a for a, b in zip(points, points[1:], strict=False)]
+
+    def mark(self) -> HostMark:
+        """See Streams."""
+        return HostMark()
+
+    def finish(self) -> None:
+        """See Streams."""
+
+
+class HostMark:
+    """The host's clock."""
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def record(self) -> None:
+        """See Mark."""
+        self._at = time.perf_counter_ns()
+
+    def since(self, other: HostMark) -> int:
+        """See Mark."""
+        return self._at - other._at
 
 
 def streams_of(device: torch.device, count: int) -> Streams:

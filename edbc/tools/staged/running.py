@@ -21,8 +21,9 @@ from edbc.plan.static import StaticPlan
 from edbc.run.backend import require_device, wait_for
 from edbc.run.modelfile import Config, ModelFile, import_model_file
 from edbc.run.weightsfile import model_of_plan
-from edbc.stages.capture import cast
+from edbc.stages.capture import cast, stacked
 from edbc.stages.cpu.kernels import Task
+from edbc.stages.cuda.net import DeviceNet, Span
 from edbc.stages.net import BatchNet, StaticModel
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity
@@ -118,8 +119,6 @@ def run_static(path: Path, plan: StaticPlan, setting: Setting, batch_size: int |
 
 def _require_possible(setting: Setting) -> None:
     require_device(setting.device)
-    if setting.device != "cpu" and setting.trace is not None:
-        raise InputError("--trace: expected device cpu, whose threads have tracks, got cuda; leave one of them away")
     wishes = {
         "--policy": setting.policy, "--backend": setting.backend, "--layout": setting.layout != "plan",
         "--front-end": setting.front_end != "record", "--no-split": not setting.split, "--no-share": not setting.share,
@@ -190,11 +189,12 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: BatchNet[An
     if setting.output is not None:
         write_outputs(outputs, setting.output)
     if lanes is not None and setting.trace is not None:
-        lanes.write(setting.trace)
+        lanes.write(setting.trace, net.spans(stacked(batch)) if isinstance(net, DeviceNet) else ())
 
 
 class Lanes:
-    """A timeline with a track per thread, in Chrome's trace format, which Perfetto opens: what runs beside what."""
+    """A timeline with a track per thread or stream, in Chrome's trace format, which Perfetto opens: what runs beside
+    what."""
 
     def __init__(self, static: StaticModel):
         self._names = [unit.name for unit in static.graph.units]
@@ -218,15 +218,17 @@ class Lanes:
 
         return run
 
-    def write(self, path: str | Path) -> None:
-        """The file, whole or not at all."""
-        tracks = {thread: i for i, thread in enumerate(dict.fromkeys(event[1] for event in self._events))}
+    def write(self, path: str | Path, spans: Sequence[Span] = ()) -> None:
+        """The file, whole or not at all; of the spans of a GPU's streams where there are some."""
+        found = spans or self._events
+        tracks = {thread: i for i, thread in enumerate(dict.fromkeys(event[1] for event in found))}
         events: list[dict[str, Any]] = [
-            {"name": "thread_name", "ph": "M", "pid": 1, "tid": i, "args": {"name": f"thread {i}"}}
+            {"name": "thread_name", "ph": "M", "pid": 1, "tid": i,
+             "args": {"name": f"{'stream' if spans else 'thread'} {i}"}}
             for i in tracks.values()
-        ]
-        origin = self._origin or 0
-        for units, thread, start, end in self._events:
+        ]  # fmt: skip
+        origin = 0 if spans else self._origin or 0
+        for units, thread, start, end in found:
             times = {"ts": (start - origin) / 1000, "dur": (end - start) / 1000}
             name, kind = " + ".join(self._names[unit] for unit in units), self._kinds[units[0]]
             events.append({"name": name, "cat": kind, "ph": "X", "pid": 1, "tid": tracks[thread], **times})
