@@ -7,7 +7,9 @@ hash consing: Ershov, "On programming of arithmetic operations", CACM 1958.)
 
 Definitions.
 
-(1) Two externals are equal when they are the same row of the same source. What two draws hold is never the same.
+(1) Two externals are equal when they are the same row of the same source, or constants of one source that hold the same
+    bytes on the host and want no gradient: whoever made them, forward for all instances, or an instance that was
+    captured alone. What two draws hold is never the same.
 (2) Two nodes are equal when they have one type, are both recorded with gradients or both without, and read the same
     outputs of equal nodes, or equal externals, in the same order. The first of them runs for all (the *leader*).
 (3) Making a smaller graph pays from some nodes on: FEWEST, and WORTHWHILE of all. Looking for them pays where so many
@@ -22,7 +24,10 @@ node with several readers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import torch
 
 from edbc.base.graph import Graph
 from edbc.capture.forward.build import Capture
@@ -40,6 +45,8 @@ def share(capture: Capture) -> Capture:
     graph = capture.graph
     if capture.has_shared or graph.num_nodes < FEWEST:
         return capture
+    if capture.constants:
+        capture = _with_equal_constants(capture)
     detached = _NONE if capture.detached is None else capture.detached
     at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
     node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = shareloops.share_nodes(
@@ -59,3 +66,29 @@ def share(capture: Capture) -> Capture:
         has_shared=True,
         is_known=False,
     )
+
+
+def _with_equal_constants(capture: Capture) -> Capture:
+    """The mini-batch with the constants of a source as one table, and each external the first one that it equals."""
+    tables = {
+        source: table
+        for source, pool in capture.constants.items()
+        if capture.sources[source].kind == "constant" and (table := _table_of(pool)) is not None
+    }
+    if not tables:
+        return capture
+    told = np.zeros((3, len(capture.sources)), np.int64)
+    for source, table in tables.items():
+        told[:, source] = table.data_ptr(), len(table), table.nbytes // len(table)
+    index = shareloops.first_of_equal(capture.external_source, capture.external_index, *told)
+    return capture.changed(external_index=index, constants={**capture.constants, **tables})
+
+
+def _table_of(pool: Any) -> torch.Tensor | None:
+    """The constants of one source as a table; None where some want a gradient or are on a device, or there are none to
+    compare."""
+    is_table = isinstance(pool, torch.Tensor)
+    if len(pool) < 2 or not all([t.is_cpu and not t.requires_grad for t in ((pool,) if is_table else pool)]):
+        return None
+    table: torch.Tensor = pool.contiguous() if is_table else torch.stack(list(pool))
+    return table if table.nbytes else None

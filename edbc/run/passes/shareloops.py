@@ -13,7 +13,11 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.native.hashing import mixed, slots_for
-from edbc.native.kernelcache import U, njit, wrapping
+from edbc.native.kernelcache import INNER, U, njit, wrapping
+from edbc.native.pointers import load
+
+
+_FACTOR = U(0xD6E8FEB86659FD93)
 
 
 @njit(inline="always")
@@ -162,6 +166,61 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
         if shared < at_least and num_first - num_alone < share_of_first * num_first:
             return np.arange(n).astype(np.int32), 0
     return leader, shared
+
+
+@wrapping
+@njit(cache=True)
+def first_of_equal(external_source, external_index, address, count, size):
+    """What of its source each external is, of constants the first one of the same bytes. Source s has `count[s]` of
+    them, 0 where it has none to compare, of `size[s]` bytes each from `address[s]` on. O(externals + bytes)."""
+    index, first = external_index.copy(), np.empty(count.max(), np.int64)
+    for s in range(len(count)):
+        if not count[s]:
+            continue
+        if size[s] % 8 == 0 and address[s] % 8 == 0:
+            _find_equal_rows(address[s], count[s], size[s] // 8, U(0), first)
+        elif size[s] % 4 == 0 and address[s] % 4 == 0:
+            _find_equal_rows(address[s], count[s], size[s] // 4, np.uint32(0), first)
+        else:
+            _find_equal_rows(address[s], count[s], size[s], np.uint8(0), first)
+        for e in range(len(index)):
+            if external_source[e] == s:
+                index[e] = first[index[e]]
+    return index
+
+
+@njit(**INNER)
+def _find_equal_rows(address, count, size, like, first):
+    """Per row of `size` words the first row that it equals.
+
+    The hash of a row is a polynomial of its even words and one of its odd ones, so that no multiplication waits for the
+    one before.
+    """
+    slots = slots_for(count)
+    taken = np.full(slots, -1, np.int32)
+    hash_at = np.empty(slots, np.uint64)
+    for r in range(count):
+        row, even, odd = r * size, U(0), U(0)
+        for i in range(row, row + size - 1, 2):
+            even = even * _FACTOR + U(load(address, i, like))
+            odd = odd * _FACTOR + U(load(address, i + 1, like))
+        if size & 1:
+            even = even * _FACTOR + U(load(address, row + size - 1, like))
+        hashed = mixed(mixed(U(0), even), odd)
+        at = hashed & U(slots - 1)
+        first[r] = r
+        while taken[at] >= 0:
+            other, i = taken[at] * size, 0
+            equal = hash_at[at] == hashed
+            while equal and i < size:
+                equal = load(address, other + i, like) == load(address, row + i, like)
+                i += 1
+            if equal:
+                first[r] = taken[at]
+                break
+            at = (at + U(1)) & U(slots - 1)
+        if first[r] == r:
+            taken[at], hash_at[at] = r, hashed
 
 
 @njit(cache=True)

@@ -47,6 +47,48 @@ def test_any_mixture_gives_the_bits_of_recording_together(shared: Any, seed: int
         assert gradients(net, mixed) == gradients(net, plain)
 
 
+class OfChildren(Base):
+    """The sum of the children's states is a constant where there are none; features may be one object in many trees."""
+
+    def forward(self, tree: Any) -> Any:
+        return self.out(self.state(tree))
+
+    def state(self, tree: Any) -> Any:
+        word, feature, children = tree
+        below = torch.zeros(6)
+        for child in children:
+            below = below + self.state(child)
+        return self.join(self.join(self.table(torch.tensor(word)), below), feature)
+
+
+def trees_of_children(count: int, seed: int, features: list[torch.Tensor]) -> list[Any]:
+    rng = Random(seed)
+
+    def tree(depth: int) -> Any:
+        children = [tree(depth + 1) for _ in range(rng.randrange(4) if depth < 2 else 0)]
+        return rng.randrange(3), rng.choice(features), children
+
+    return [tree(0) for _ in range(count)]
+
+
+def test_equal_constants_are_one_whoever_brought_them() -> None:
+    """Zeros that forward makes, and one tensor in many instances: what was captured alone runs as few nodes as what is
+    recorded together, and has the same gradients. Tensors that want a gradient each get their own."""
+    features = [torch.randn(6) for _ in range(2)]
+    net = bound(seeded(OfChildren), trees_of_children(24, 0, features))
+    plain = trees_of_children(16, 1, features)
+    captured = net.capture_all(plain)
+    of_plain, of_captured = (net.shared(net.mini_batch(batch)) for batch in (plain, captured))
+
+    assert of_plain.num_shared == of_captured.num_shared > len(of_plain.graph.node_type) / 4
+    assert gradients(net, captured) == gradients(net, plain) == gradients(net, [*captured[:8], *plain[8:]])
+
+    leaves = [torch.zeros(6, requires_grad=True) for _ in range(2)]
+    twins = [(1, leaf, []) for leaf in leaves] * 10
+    sum((number % 2 + 1) * y.sum() for number, y in enumerate(net(twins))).backward()
+    torch.testing.assert_close(leaves[1].grad, 2 * leaves[0].grad)
+
+
 def test_training_mode_draws_as_recording_does() -> None:
     """With dropout on, a seed gives the same masks and gradients; the mode is part of what a capture is of."""
     net, plain = net_of(), sentences(9)

@@ -137,6 +137,24 @@ def test_what_makes_nodes_differ() -> None:
     assert shareloops.find_equal_nodes(*arrays, detached, 1, 0.0)[0].tolist() == [0, 1, 2, 2, *range(4, 12)]
 
 
+@settings(derandomize=True, max_examples=60)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 19), dtype=st.sampled_from(["u1", "i2", "f4", "f8"]))
+def test_equal_constants_are_the_first_of_them(seed: int, size: int, dtype: str) -> None:
+    """Of the sources that are told of, each external is the first constant of the same bytes; others stay."""
+    rng = np.random.default_rng(seed)
+    tables = [rng.integers(0, 2, (rng.integers(2, 20), size)).astype(dtype) for _ in range(3)]
+    tables[2][0] *= -1.0 if dtype[0] == "f" else 1  # -0.0 has other bytes than 0.0
+    told = np.array([(t.ctypes.data, len(t), t[0].nbytes) for t in tables], np.int64).T.copy()
+    told[1, 1] = 0
+    source = rng.integers(0, 3, 40)
+    index = np.array([rng.integers(len(tables[s])) for s in source])
+    found = shareloops.first_of_equal(source, index, *told)
+
+    rows = [[row.tobytes() for row in table] for table in tables]
+    expected = [i if s == 1 else rows[s].index(rows[s][i]) for s, i in zip(source, index, strict=True)]
+    assert found.tolist() == expected
+
+
 @pytest.mark.usefixtures("always")
 @settings(derandomize=True, max_examples=6)
 @given(seed=st.integers(0, 10_000), words=st.integers(1, 6), backend=st.sampled_from(["cpu", "reference"]),
