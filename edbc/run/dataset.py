@@ -57,6 +57,11 @@ class CapturedDataset(Dataset[Any]):
         """By lexicon, that is by mode, and item: None for what cannot be captured."""
         self._stored: dict[Any, Store] = {}
         self._lock = threading.RLock()
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise InputError(
+                "CapturedDataset: expected a map-style data set, with a length and items by number, got "
+                f"{type(dataset).__name__}; put its items in a list"
+            )
         if limit < 0:
             raise InputError(f"CapturedDataset: expected a limit of 0 bytes or more, got {limit}; 0 keeps nothing")
         if self.file is not None and found_at(self.file) == "nothing":

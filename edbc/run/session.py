@@ -420,11 +420,17 @@ class Net:
     @on_host
     def capture_each(self, instances: Sequence[Any]) -> list[Captured | UnsupportedError]:
         """Instances captured, with an error in the place of each that cannot be; see `capture`."""
-        if VertexInstance in map(type, instances):
+        kinds = set(map(type, instances))
+        if VertexInstance in kinds:
             raise InputError(
                 "capture: expected instances that forward takes, got a VertexInstance, which is arrays already and is "
                 "joined as fast; run it as it is"
             )
+        for kind in (Captured, CapturedBatch):
+            if kind in kinds:
+                raise InputError(
+                    f"capture: expected instances that forward takes, got a {kind.__name__}, which is captured already"
+                )
         if self.plan.reads:
             return [UnsupportedError("forward reads values, so what it records is no function of the instance")] * len(
                 instances
@@ -443,6 +449,8 @@ class Net:
             return batch_capture(self, instances)
         self._follow_code()
         kinds = set(map(type, instances))
+        if CapturedBatch in kinds:
+            raise InputError("a mini-batch: expected instances, got a CapturedBatch among them; it is one by itself")
         if VertexInstance in kinds:
             if len(kinds) > 1:
                 _refuse_company(instances, first)

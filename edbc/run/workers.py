@@ -263,10 +263,18 @@ class Collate:
         if self.instance is None:
             return self._batch(items)
         first = items[0]
+        places = list(
+            first if isinstance(first, dict) else range(len(first)) if isinstance(first, list | tuple) else ()
+        )
+        if self.instance not in places:
+            raise InputError(
+                f"a mini-batch of {len(items)} items: expected an instance at {self.instance!r} of each, got "
+                f"{type(first).__name__} without; say where it is (edbc.collate(net, instance=0)), or leave it out"
+            )
+        columns = {place: self._column(items, place) for place in places}
         if isinstance(first, dict):
-            return {key: self._column(items, key) for key in first}
-        columns = [self._column(items, place) for place in range(len(first))]
-        return columns if isinstance(first, list) else tuple(columns)
+            return columns
+        return list(columns.values()) if isinstance(first, list) else tuple(columns.values())
 
     def _column(self, items: Sequence[Any], key: Any) -> Any:
         column = [item[key] for item in items]

@@ -412,6 +412,18 @@ def test_a_model_that_changed_is_noticed() -> None:
             net(instances)
 
 
+def test_what_is_captured_is_no_instance_to_capture(shared: Any) -> None:
+    """Nor is a whole mini-batch one among instances."""
+    plain = sentences(2)
+    batch = collate(shared)(plain)
+
+    for item in (shared.capture(plain[0]), batch):
+        with pytest.raises(InputError, match=f"got a {type(item).__name__}, which is captured already"):
+            shared.capture(item)
+    with pytest.raises(InputError, match="got a CapturedBatch among them"):
+        shared([plain[0], batch])
+
+
 def test_vertices_are_told_to_run_alone(shared: Any) -> None:
     """A VertexInstance is no instance to capture, and no company for captured ones."""
     net, vertices = shared, VertexInstance([0], [0, 0], [])

@@ -230,3 +230,5 @@ def test_a_place_for_no_file_is_told_at_once(tmp_path: Path) -> None:
     ):
         with pytest.raises(EdbcError, match=message):
             CapturedDataset(sentences(3), net, **options)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"expected a map-style data set.*got list_iterator; put its items in a list"):
+        CapturedDataset(iter(sentences(3)), net)

@@ -60,6 +60,15 @@ def test_labels_stand_beside_the_batch() -> None:
     assert outputs(net, [one[0], two[1], three["x"]]) == 3 * outputs(net, [plain])
 
 
+def test_items_without_an_instance_are_told() -> None:
+    """An item that is an instance itself, and a place or key that no item has."""
+    for item, instance in ((sentences(1)[0], 7), (sentences(1)[0], "x"), ({"x": 1}, "y"), (object(), 0)):
+        with pytest.raises(
+            InputError, match=f"expected an instance at {instance!r} of each, got {type(item).__name__}"
+        ):
+            collate(net_of(), instance)([item])
+
+
 def test_captured_items_and_plain_ones() -> None:
     """A captured data set in workers; what cannot be captured travels as it is."""
     net, plain = net_of(), sentences(10)
