@@ -13,9 +13,10 @@
 (4) Requests that were cancelled, and those not taken `within` their time (`Late`), are dropped before they execute.
 (5) Where a mini-batch fails, its halves run again, and so on: one bad request fails alone, with what forward raised.
 
-A mini-batch that will take less than SHORT, by what the last one took, runs in the event loop: to hand it to a thread
-and back would take as long as a few instances do. Others run in one thread, and the event loop goes on meanwhile. What
-records a mini-batch shares Python's lock with it, which changes hands after `sys.getswitchinterval()`, 5 ms.
+A mini-batch that will take less than SHORT, by what the last one took, runs in the event loop: whoever comes meanwhile
+would wait for its end anyway, and is read together with others then. Longer ones run in one thread, and the event loop
+goes on meanwhile, which costs each request some 20 microseconds more: it is read by itself, and what records a
+mini-batch shares Python's lock with the event loop.
 A server calls `gc.freeze()` once it is warm: a full collection over what torch and numba hold takes 0.2 s.
 
 Gao et al., "Low Latency RNN Inference with Cellular Batching", EuroSys 2018, join at cells rather than at mini-batches;
@@ -45,8 +46,11 @@ if TYPE_CHECKING:
     from edbc.run.session import Net
 
 
-SHORT = 2e-3
+SHORT = 16e-3
 """Seconds."""
+TURNS = 2
+"""Of the event loop between mini-batches: in the first it looks for what has come, and goes on with this task before it
+reads that."""
 
 
 class Busy(EdbcError):
@@ -140,7 +144,8 @@ class Batcher:
                 instances = [request.instance for request in requests]
                 if self._pace * len(requests) < SHORT:
                     self._answer(requests, self._run(instances))
-                    await asyncio.sleep(0)
+                    for _ in range(TURNS):
+                        await asyncio.sleep(0)
                 else:
                     self._answer(requests, await loop.run_in_executor(self._thread, self._run, instances))
         finally:

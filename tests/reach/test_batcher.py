@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -79,6 +80,38 @@ def test_what_waits_runs_together_up_to_the_limit(net: Net) -> None:
 
     inside(work)
     assert held.sizes == [1, 10, 10, 5]
+
+
+def test_what_comes_while_a_mini_batch_runs_in_the_event_loop_is_in_the_next_one(net: Net) -> None:
+    """Read from a socket, too, of which the event loop learns when the mini-batch is over."""
+    held = Held(net)
+    held.go.set()
+    batcher, one = Batcher(held), sequences(1)[0]  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    answers: list[Any] = []
+
+    def come(*_: Any) -> None:
+        answers.append(batcher.submit(one))
+
+    def while_it_runs(instances: Any, observer: Any) -> Any:
+        held.run = plain  # type: ignore[method-assign]
+        come()
+        theirs.send(b"x")
+        return plain(instances, observer)
+
+    async def work() -> None:
+        await batcher(one)  # in a thread, as nothing is known of its time
+        asyncio.get_running_loop().add_reader(ours, lambda: come(ours.recv(1)))
+        held.run = while_it_runs  # type: ignore[method-assign]
+        await batcher(one)
+        await asyncio.gather(*answers)
+        await batcher.close()
+
+    plain = held.run
+    with ours, theirs:
+        inside(work)
+
+    assert held.sizes == [1, 1, 2]
 
 
 def test_a_full_queue_refuses_at_once(net: Net) -> None:
