@@ -14,9 +14,10 @@
 (5) Where a mini-batch fails, its halves run again, and so on: one bad request fails alone, with what forward raised.
 
 A mini-batch that will take less than SHORT, by what the last one took, runs in the event loop: whoever comes meanwhile
-would wait for its end anyway, and is read together with others then. Longer ones run in one thread, and the event loop
-goes on meanwhile, which costs each request some 20 microseconds more: it is read by itself, and what records a
-mini-batch shares Python's lock with the event loop.
+would wait for its end anyway, and is read together with others then. Where more wait, as many run as take SHORT, if
+these are ENOUGH and the queue is less than half full. Else all run in one thread, and the event loop goes on meanwhile,
+which costs each request some 20 microseconds more: it is read by itself, and what records a mini-batch shares Python's
+lock with the event loop.
 A server calls `gc.freeze()` once it is warm: a full collection over what torch and numba hold takes 0.2 s.
 
 Gao et al., "Low Latency RNN Inference with Cellular Batching", EuroSys 2018, join at cells rather than at mini-batches;
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 SHORT = 16e-3
 """Seconds."""
+ENOUGH = 64
+"""Instances of a mini-batch from which on larger ones gain little."""
 TURNS = 2
 """Of the event loop between mini-batches: in the first it looks for what has come, and goes on with this task before it
 reads that."""
@@ -138,11 +141,13 @@ class Batcher:
         """Definition (1), while anything waits."""
         try:
             while self._waiting:
-                requests = self._take(loop.time())
+                fit, waiting = int(SHORT / self._pace), len(self._waiting)
+                is_short = waiting <= fit or (fit >= ENOUGH and waiting < self.max_waiting // 2)
+                requests = self._take(loop.time(), fit if is_short else waiting)
                 if not requests:
                     continue
                 instances = [request.instance for request in requests]
-                if self._pace * len(requests) < SHORT:
+                if is_short:
                     self._answer(requests, self._run(instances))
                     for _ in range(TURNS):
                         await asyncio.sleep(0)
@@ -151,10 +156,10 @@ class Batcher:
         finally:
             self._serving = None
 
-    def _take(self, now: float) -> list[_Request]:
-        """Requests to run now; definition (4)."""
+    def _take(self, now: float, most: int) -> list[_Request]:
+        """Requests to run now, at most so many; definition (4)."""
         taken: list[_Request] = []
-        while self._waiting and len(taken) < self._most:
+        while self._waiting and len(taken) < min(self._most, most):
             request = self._waiting.popleft()
             is_late = request.until is not None and request.until < now
             if is_late and not request.answer.done():

@@ -15,6 +15,7 @@ from small import Sequence, fresh, sequences
 
 from edbc.errors import EdbcError
 from edbc.reach import Batcher, Busy, Late
+from edbc.reach.batcher import ENOUGH, SHORT
 from edbc.run.session import Net
 
 
@@ -112,6 +113,28 @@ def test_what_comes_while_a_mini_batch_runs_in_the_event_loop_is_in_the_next_one
         inside(work)
 
     assert held.sizes == [1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("pace", "expected"), [(SHORT / ENOUGH, [ENOUGH, 200 - ENOUGH]), (1.01 * SHORT / ENOUGH, [200])]
+)
+def test_many_wait_run_in_parts_of_enough(net: Net, pace: float, expected: list[int]) -> None:
+    """As many as take SHORT, where these are enough; the others run next, which knows another pace."""
+    held = Held(net)
+    held.go.set()
+    batcher = Batcher(held)  # type: ignore[arg-type]
+    batcher._pace = pace
+    plain = batcher._run
+
+    def run_slowly(instances: Any) -> list[Any]:
+        found = plain(instances)
+        batcher._pace = SHORT
+        return found
+
+    batcher._run = run_slowly  # type: ignore[method-assign]
+    inside(lambda: all_of(batcher, sequences(200)))
+
+    assert held.sizes == expected
 
 
 def test_a_full_queue_refuses_at_once(net: Net) -> None:
