@@ -5,8 +5,8 @@
         outputs = net(batch)
 
 (1) What forward does to an item is taken to be the same whenever the item is asked for. That is checked on the first
-    item that comes again, and on one in CHECK_EVERY after it: captured anew, or where that differs run anew, it must
-    give the same bits.
+    item that comes again, and on a sample of those after it (`structurecache.Sample`): captured anew, or where that
+    differs run anew, it must give the same bits.
 (2) Each mode of the net (training, evaluation) has captured instances of its own. Items that cannot be captured are
     given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager` and
     captured instances do not gain either.
@@ -25,7 +25,7 @@ from torch.utils.data import Dataset
 from edbc.base.files import found_at, require_target
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.store import Store, write_store
-from edbc.capture.captured.structurecache import CHECK_EVERY
+from edbc.capture.captured.structurecache import Sample
 from edbc.errors import EdbcError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ class CapturedDataset(Dataset[Any]):
         self._kept: dict[Any, dict[int, Captured | None]] = {}
         """By lexicon, that is by mode, and item: None for what cannot be captured."""
         self._stored: dict[Any, Store] = {}
+        self._sample = Sample()
         self._lock = threading.RLock()
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError(
@@ -108,7 +109,7 @@ class CapturedDataset(Dataset[Any]):
             self._keep(item, found, kept)
         for item, known in captured.items():
             self.hits += 1
-            if self.hits % CHECK_EVERY == 1 and known is not None:
+            if known is not None and self._sample.takes_next():
                 captured[item] = kept[item] = self._checked(item, known, given)
         captured |= of_new
         return [self._item(item, captured[item], given) for item in items]

@@ -5,14 +5,15 @@ plain values in results included. With `externals(instance)` in the model file t
 constants: it returns, in the order in which forward makes them, the row index of every look-up and the tensor of every
 constant.
 
-The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared. Without
-`structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored;
+The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared (`Sample`).
+Without `structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored;
 parts of which it stores tensors are therefore never used again (`trace.left`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from random import Random
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,23 @@ from edbc.errors import ModelError
 CHECK_EVERY = 100
 MAX_WORDS = 1 << 26
 """Of all parts together, in bytes; the oldest parts make room."""
+
+
+class Sample:
+    """Which uses of something kept are checked: the first, and of every CHECK_EVERY after the first so many one that is
+    drawn. At a fixed distance, epochs of 100 items in one order would have the same item checked for ever."""
+
+    def __init__(self) -> None:
+        self._random = Random(0)
+        self._uses = self._next = 0
+
+    def takes_next(self) -> bool:
+        """Count a use; whether it is checked."""
+        place = self._uses % CHECK_EVERY
+        if self._uses and not place:
+            self._next = self._random.randrange(CHECK_EVERY)
+        self._uses += 1
+        return place == self._next
 
 
 class StructureCache:
@@ -47,6 +65,7 @@ class StructureCache:
         self.checked = 0
         self._parts: dict[Hashable, Part] = {}
         self._bytes = 0
+        self._sample = Sample()
 
     @property
     def hit_rate(self) -> float:
@@ -78,7 +97,7 @@ class StructureCache:
             return part
         self.hits += 1
         part = known if self.externals is None else self._with_externals(lexicon, known, instance, number)
-        if self.verify or self.hits % CHECK_EVERY == 0:
+        if self._sample.takes_next() or self.verify:
             self.checked += 1
             if not same_parts(part, record()):
                 remedy = "look-up indices and constants too, or define externals(instance)"

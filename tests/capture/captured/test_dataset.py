@@ -102,7 +102,19 @@ def test_items_that_change_are_named() -> None:
     late[0], late[0]
     late.dataset.items = sentences(1, seed=9)
     with pytest.raises(InputError, match="item 0 of the data set"):
-        outputs(net, [[late[0]] for _ in range(CHECK_EVERY)])
+        outputs(net, [[late[0]] for _ in range(2 * CHECK_EVERY)])
+
+
+def test_any_item_is_checked_some_time() -> None:
+    """In epochs of one order whose length divides the distance of checks too, not the same items for ever."""
+    net, plain = net_of(), Items(sentences(10))
+    data = CapturedDataset(plain, net)
+    for _ in range(1 + 5 * CHECK_EVERY):
+        for item in range(10):
+            data[item]
+
+    assert data.checked == 50
+    assert all(asked > 1 for asked in plain.asked)
 
 
 def test_numbers_that_became_operands_are_no_change() -> None:
