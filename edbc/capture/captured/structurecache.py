@@ -6,8 +6,8 @@ constants: it returns, in the order in which forward makes them, the row index o
 constant.
 
 The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared (`Sample`).
-Without `structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not stored;
-parts of which it stores tensors are therefore never used again (`trace.left`).
+Without `structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not
+stored; parts of which it stores tensors are therefore never used again (`trace.left`).
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def _table_of(pool: Any) -> torch.Tensor | None:
     """The constants of one source as a table; None where some want a gradient or are on a device, or there are none to
     compare."""
     is_table = isinstance(pool, torch.Tensor)
-    if len(pool) < 2 or not all([t.is_cpu and not t.requires_grad for t in ((pool,) if is_table else pool)]):
+    if len(pool) < 2 or not all(t.is_cpu and not t.requires_grad for t in ((pool,) if is_table else pool)):
         return None
     table: torch.Tensor = pool.contiguous() if is_table else torch.stack(list(pool))
     return table if table.nbytes else None

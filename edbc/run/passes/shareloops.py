@@ -1,6 +1,7 @@
 """Native loops that find equal nodes and equal operands. Each has a plain-Python reference in the tests.
 
-Equal externals are the same row of the same source (`Capture.external_source`, `external_index`). A draw is a row of
+Equal externals are the same row of the same source (`Capture.external_source`, `external_index`); of equal constants
+the first one stands for all (`first_of_equal`). A draw is a row of
 its own, so what reads random numbers equals nothing else. Indices of the longest loops are unsigned, see
 `kernelcache.U`.
 """
@@ -15,7 +16,6 @@ import numpy as np
 from edbc.native.hashing import mixed, slots_for
 from edbc.native.kernelcache import INNER, U, njit, wrapping
 from edbc.native.pointers import load
-
 
 _FACTOR = U(0xD6E8FEB86659FD93)
 
