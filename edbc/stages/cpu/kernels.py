@@ -199,15 +199,16 @@ class Tasks:
     def __init__(self, bound: Bound, values: Mapping[int, Any], threads: int):
         self.bound, self.values, self.threads = bound, values, threads
         self._operands = bound._operands_of_cats()
-        self._kept: list[Runner] = []
+        self.packed: list[Runner] = []
+        """What these tasks run, which lives as long as they."""
 
     def _runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
                 positions: Sequence[int]) -> Runner:  # fmt: skip
         """What runs the products of some nodes as one, on an input of a shape, in as many threads as torch has now;
         packed for as long as these tasks live."""
         key = (nodes, *shape, torch.get_num_threads())
-        self._kept.append(self.bound.runner(key, lambda: Runner(product(), shape, positions)))
-        return self._kept[-1]
+        self.packed.append(self.bound.runner(key, lambda: Runner(product(), shape, positions)))
+        return self.packed[-1]
 
     def _result(self, unit: int, nodes: Sequence[fx.Node | None]) -> Callable[[Tensor], None]:
         """What takes a unit's value, but for a last relu, as the products of some nodes give it."""

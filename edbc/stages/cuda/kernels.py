@@ -56,8 +56,8 @@ class DeviceTasks(Tasks):
                 positions: Sequence[int]) -> Runner:  # fmt: skip
         how = self.how._replace(fused=self._fuses(nodes))
         key = (nodes, *shape, how)
-        self._kept.append(self.bound.runner(key, lambda: DeviceRunner(product(), shape, positions, how)))
-        return self._kept[-1]
+        self.packed.append(self.bound.runner(key, lambda: DeviceRunner(product(), shape, positions, how)))
+        return self.packed[-1]
 
     def _fuses(self, nodes: Sequence[fx.Node | None]) -> bool:
         """Whether a relu joins the product of some nodes."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from edbc.stages.cpu.products import Runner
 from edbc.stages.cuda.kernels import HOW, DeviceTasks, How
 from edbc.stages.cuda.program import program_of
 from edbc.stages.cuda.streams import Call, Streams, issue, streams_of
@@ -33,6 +34,7 @@ class DeviceMeasurement:
     def __init__(self, static: StaticModel, batch: int, count: int, how: How = HOW):
         self.static, self.count, self.how = static, count, how
         self.streams: Streams = streams_of(static.device, count)
+        self._packed: list[Runner] = []  # so that weights are packed once, whatever stages hold them
         ready = Ready(static, static.stacked(batch), how.images)
         ready.take(static.stacked(batch))
         generator = torch.Generator(static.device).manual_seed(0)
@@ -52,7 +54,9 @@ class DeviceMeasurement:
         program = program_of(self.static.graph, [(of_graph, run)], self.count)
         values = dict(self.values)
         tasks = DeviceTasks(self.static.bound, values, self.how)
-        return self._cost(partial(issue, program, tasks, values, self.streams), len(program.operations))
+        cost = self._cost(partial(issue, program, tasks, values, self.streams), len(program.operations))
+        self._packed += tasks.packed
+        return cost
 
     def overhead(self) -> int:
         """What a stage takes that does nothing but to write one number, in nanoseconds."""
