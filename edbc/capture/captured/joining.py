@@ -9,6 +9,7 @@ those of an instance that company does not order (`captured.joinloops`), so outp
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -35,6 +36,8 @@ from edbc.capture.standins.standin import class_of
 from edbc.errors import EdbcError, InputError, UnsupportedError
 
 _NONE = np.zeros(0, np.bool_)
+WATCHED = 64
+_DRAWS = "forward draws random numbers of Python or NumPy, which a captured instance would repeat"
 
 
 class Part(NamedTuple):
@@ -71,8 +74,31 @@ def capture_each(
 ) -> list[Captured | UnsupportedError]:
     """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
     cannot be captured: forward returns what has no text (`captured.nesttext`) or keeps it on the model, or reads a
-    tensor of the instance that requires a gradient. Instances hold then what they held before. Raises what
-    `trace.build.capture` raises."""
+    tensor of the instance that requires a gradient, or draws what its graph depends on, as in training it may (the
+    first WATCHED instances are watched). Instances hold then what they held before. Raises what `trace.build.capture`
+    raises."""
+    if lexicon.num_watched >= WATCHED:
+        return _captured_each(shadow, recorder, lexicon, instances)
+    attempts = 0 if lexicon.draws else 2  # another thread may have drawn in the first
+    for _ in range(attempts):
+        state = _generators()
+        found = _captured_each(shadow, recorder, lexicon, instances)
+        if state == _generators():
+            lexicon.num_watched += len(instances)
+            return found
+    lexicon.draws = True
+    return [UnsupportedError(_DRAWS)] * len(instances)
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of Python's and NumPy's random generators; torch's is watched wherever forward is recorded."""
+    name, keys, *rest = np.random.get_state()
+    return random.getstate(), name, keys.tobytes(), *rest
+
+
+def _captured_each(
+    shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instances: Sequence[Any]
+) -> list[Captured | UnsupportedError]:
     first, known = recorder.first_instance, lexicon.known()
     restores, parts, recorder.captures = lexicon.keeps_on_instances is not False, None, True
     try:

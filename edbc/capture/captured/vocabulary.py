@@ -192,6 +192,10 @@ class Lexicon:
         """True once instances that were recorded together could not be told apart."""
         self.keeps_on_instances: bool | None = None
         """Whether forward keeps tensors on instances, which then are restored; None before any was captured."""
+        self.num_watched = 0
+        """Instances that were captured without forward having drawn Python's or NumPy's random numbers."""
+        self.draws = False
+        """Whether it was seen to draw them."""
         self._arrived: Kept[Any, tuple[Vocabulary, Nest | None]] = Kept(_MOST_NESTS)
         """Nests of other vocabularies, checked, by their texts and numbers of results (`nests`)."""
         self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)

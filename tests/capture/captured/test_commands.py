@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors import safe_open
 
 import edbc
 
@@ -22,12 +25,26 @@ def plan(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> edbc.Loa
 
 @pytest.mark.long
 def test_training_gives_the_same_weights(plan: edbc.LoadedPlan, tmp_path: Path) -> None:
-    """With and without --recapture, dev figures too: the same bits in every file."""
+    """With and without --recapture, dev figures too: the same bits in every file, but for what a clock said."""
     for name, recapture in (("once", False), ("anew", True)):
         plan.train(tmp_path / name, limit=40, epochs=3, recapture=recapture, optimizer="sgd")
 
-    once, anew = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("once", "anew"))
+    once, anew = (list(written(tmp_path / name)) for name in ("once", "anew"))
     assert once == anew
+
+
+def written(folder: Path) -> Iterator[Any]:
+    """What training has written, without instances per second."""
+    yield (folder / "weights.safetensors").read_bytes()
+    yield (folder / "curve.svg").read_text()
+    epochs = [json.loads(line) for line in (folder / "curve.jsonl").read_text().splitlines()]
+    with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+        yield from (file.get_tensor(name).tolist() for name in sorted(file.keys()))
+        (text,) = file.metadata().values()
+    header = json.loads(text)
+    for epoch in (*epochs, *header["history"]):
+        assert epoch.pop("instances_per_second") > 0
+    yield epochs, header
 
 
 def test_epochs_give_the_same_outputs(plan: edbc.LoadedPlan, tmp_path: Path) -> None:

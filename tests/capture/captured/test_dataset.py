@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from every_kind import Sentence, gradients, sentences, told
@@ -103,6 +105,32 @@ def test_items_that_change_are_named() -> None:
     late.dataset.items = sentences(1, seed=9)
     with pytest.raises(InputError, match="item 0 of the data set"):
         outputs(net, [[late[0]] for _ in range(2 * CHECK_EVERY)])
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_a_forward_that_draws_what_it_does_is_not_captured(draw: Any) -> None:
+    """Stochastic depth, in training only: each epoch draws its own, as without the data set; evaluation is captured."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        h = net.start
+        for word in ids:
+            if not net.training or draw() < 0.5:
+                h = net.join(h, net.table.weight[word])
+        return net.out(h)
+
+    net, plain = bound(seeded(Base, forward), words(8)), words(20)
+    data = CapturedDataset(plain, net)
+    assert all(type(item) is Captured for item in data)
+    net.model.train()
+    of_epochs = []
+    for _ in range(2):
+        random.seed(0), np.random.seed(0)
+        expected = gradients(net, plain, 3)
+        assert list(data) == plain
+        random.seed(0), np.random.seed(0)
+        assert gradients(net, list(data), 3) == expected
+        of_epochs.append(gradients(net, list(data), 3))
+    assert of_epochs[0] == of_epochs[1] != expected
 
 
 def test_any_item_is_checked_some_time() -> None:
