@@ -19,6 +19,10 @@ Definitions.
 Nothing is taken from a mould where forward reads values, changes tensors in place, keeps something, or changes a list
 or dict of the instance, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they are.
 When few instances have turned out to be alike, no other is looked at.
+
+(4) What forward computes of leaves alone is nodes here, which are torch's at once where instances are recorded as they
+    are: *new* types. A batch of one takes BATCH_US; each node that is in one takes EAGER_US where it is none, and
+    recording an instance takes PYTHON_US. A mini-batch of which the first is more than the others is recorded.
 """
 
 from __future__ import annotations
@@ -69,6 +73,9 @@ NAMED = 1 << 30
 """From here on a row stands for an integer of the instance: more rows than any table has."""
 FEW = 96
 """Instances that are looked at in any case. Of later ones half must be of a key that came before, or no other is."""
+BATCH_US, EAGER_US, PYTHON_US = 62.0, 6.0, 15.0
+"""Microseconds, definition (4): medians of Windows, Rotations, FourierFeatures, NearestNeighbours, Interpolated and
+Isomorphism of the ordinary programs, of which the last two are left as they are."""
 FAILED = 4
 """Instances that an attempt which fails counts as: stand-ins that it leaves are looked for among all objects."""
 
@@ -98,6 +105,8 @@ class Mould(NamedTuple):
     """The words that are a row which the instance's integer in one of `places` says, of `rows` that there are."""
     places: list[int]
     rows: list[int]
+    new: list[int]
+    """The types of its nodes that instances as they are do not give; definition (4)."""
 
 
 class Read(NamedTuple):
@@ -146,7 +155,7 @@ class Alike:
         if NotImplemented in moulds:
             num_new = self._learn(read, instances)
             moulds = [self._moulds.get(self._key(of)) for of in read]
-        if None in moulds:
+        if None in moulds or not _is_worth(moulds):
             return None
         self.found += len(instances) - num_new
         return self._capture(moulds, read)
@@ -239,8 +248,8 @@ class Alike:
         except (CannotKeep, Exception):
             moulds = None
         self._wanted = shows.asked
-        if moulds is not None and not self._are_usual(moulds, [instance for _, instance in firsts]):
-            moulds = None
+        if moulds is not None:
+            moulds = self._with_new(moulds, [instance for _, instance in firsts])
         if recorder.keeps_books or recorder.reads:
             self._leased = moulds = None
         for (of, _), mould in zip(firsts, moulds or (), strict=False):
@@ -248,23 +257,26 @@ class Alike:
         self.looked += FAILED * (moulds is None)
         return moulds is not None
 
-    def _are_usual(self, moulds: Sequence[Mould], instances: Sequence[Any]) -> bool:
-        """Whether stand-ins give the types that instances as they are give, where these are new: the plan's policy,
-        cells and kernels are made for what compiling has recorded, which had no stand-ins. Rows and elements are taken
-        of any value in the same way."""
-        types = self._lexicon.table.types
-        used = {kind for mould in moulds for kind in _types(mould.words) if kind >= self._num_types}
-        new = {kind for kind in used if (known := types[kind]) is None or not known.is_excerpt}
-        if not new:
-            return True
-        assert self._leased is not None
-        shadow, recorder = self._leased
-        recorder.shows = None
-        try:
-            parts = recorded_together(shadow, recorder, self._lexicon, instances)
-        except Exception:  # it is raised again by whoever records them
-            return False
-        return parts is not None and new <= {kind for part in parts for kind in _types(part.words)}
+    def _with_new(self, moulds: Sequence[Mould], instances: Sequence[Any]) -> list[Mould] | None:
+        """Moulds that know their new types: those that neither compiling has met, nor recording these instances as they
+        are gives. Rows and elements are taken of any value in the same way. None where recording raises: it raises
+        again for whoever records them."""
+        types, used = self._lexicon.table.types, [_types(mould.words) for mould in moulds]
+        unknown = {kind for kinds in used for kind in kinds if kind >= self._num_types}
+        new = {kind for kind in unknown if (known := types[kind]) is None or not known.is_excerpt}
+        if new:
+            assert self._leased is not None
+            shadow, recorder = self._leased
+            recorder.shows = None
+            try:
+                parts = recorded_together(shadow, recorder, self._lexicon, instances)
+            except Exception:
+                return None
+            new.difference_update(kind for part in parts or () for kind in _types(part.words))
+        return [
+            mould._replace(new=[kind for kind in kinds if kind in new])
+            for mould, kinds in zip(moulds, used, strict=True)
+        ]
 
     def _mould(self, part: Part, shows: _Shows) -> Mould:
         """Raises UnsupportedError for what forward returns that has no text."""
@@ -278,7 +290,14 @@ class Alike:
         at = [int(i) for i in first + np.flatnonzero(words[first:] >= NAMED)]
         named = [shows.named[words[i] - NAMED] for i in at]
         nest = self._lexicon.nest(text)
-        return Mould(self._count, part.words, nest, constants, at, [p for p, _ in named], [rows for _, rows in named])
+        return Mould(self._count, part.words, nest, constants, at, [p for p, _ in named], [rows for _, rows in named],
+                     [])  # fmt: skip
+
+
+def _is_worth(moulds: Sequence[Mould]) -> bool:
+    """Whether a mini-batch has enough nodes of each new type; definition (4)."""
+    new = [kind for mould in moulds for kind in mould.new]
+    return not new or BATCH_US * len(set(new)) <= EAGER_US * len(new) + PYTHON_US * len(moulds)
 
 
 def _types(words: bytes) -> list[int]:

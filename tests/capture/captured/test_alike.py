@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from edbc.capture.captured.alike import _types
 from edbc.errors import EdbcError, StaleError
 
 SIZE = 4
@@ -331,15 +330,25 @@ class Transposes(OfOne):
         return F.adaptive_avg_pool1d(x.view(1, 1, -1), 2).view(-1) + self.up(x)[:2]
 
 
-def test_types_are_those_that_compiling_has_met() -> None:
-    """A plan knows instances as they are; where stand-ins would give other types, each is recorded."""
+def test_new_types_need_enough_nodes() -> None:
+    """What torch computes of an instance alone is batched where a batch takes less than torch's calls."""
     net = of_net(seeded(Transposes), vector)
-    table = net.alike._num_types
-    net(drawn(vector, 5, 12))
+    moulds = [mould for mould in net.alike._moulds.values() if mould is not None]
+    assert any(mould.new for mould in moulds)
 
-    used = {kind for mould in net.alike._moulds.values() if mould is not None for kind in _types(mould.words)}
-    assert all(kind < table or net.table.types[kind].is_excerpt for kind in used)
-    require_eager(net, drawn(vector, 3))
+    before = net.alike.found
+    require_eager(net, drawn(vector, 3, 1))
+    assert net.alike.found == before
+    require_eager(net, drawn(vector, 4, 32))
+    assert net.alike.found == before + 32
+
+
+def test_types_that_compiling_has_met_are_not_new() -> None:
+    """Nor those that recording gives for a size that compiling has not met."""
+    net = of_net(seeded(Makes), vector)
+    require_eager(net, [vector(Random(i), 2, SIZE) for i in range(12)])
+
+    assert [mould.new for mould in net.alike._moulds.values()] == [[], []]
 
 
 FACTOR = 2
