@@ -7,14 +7,15 @@ other constants: nobody has to promise it, as `captured.structurecache` needs.
 Definitions.
 
 (1) A *leaf* is a tensor of floating numbers in an instance. Forward gets a stand-in for it, which it can compute with,
-    but not read. Integers, in tensors too, are stand-ins (`standins.told`), by which it can look up rows of parameters,
-    and which it can make tensors of.
+    but not read. Integers, in tensors too, and floats are stand-ins (`standins.told`), by which it can look up rows of
+    parameters and multiply, and which it can make tensors of.
 (2) An instance is *keyed* when it is a nest of tuples, lists, dicts and objects (`code.closed.Closed.fields`) of
-    leaves, integers and plain values. Its *pattern* says all of that but for the integers, and of a leaf its shape, its
-    dtype, and which earlier one it is. Its *key* is its pattern, with the integers that forward wants to know: which
-    these are is found out by trying.
+    leaves, integers, floats and plain values. Its *pattern* says all of that but for the numbers, and of a leaf its
+    shape, its dtype, and which earlier one it is. Its *key* is its pattern, with the numbers that forward wants to
+    know: which these are is found out by trying, where an attribute, key or place in a tuple leads to one in all
+    patterns at once.
 (3) A *mould* is what the first instance of a key has added: a part (`captured.joining.Part`), where the rows that it
-    looks up and its constants are told by the places of integers and leaves.
+    looks up and its constants are told by the places of numbers and leaves.
 
 Nothing is taken from a mould where forward reads values, changes tensors in place, keeps something, or changes a list
 or dict of the instance, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they are.
@@ -28,13 +29,15 @@ When few instances have turned out to be alike, no other is looked at.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch import nn
 
+from edbc.base.graph import ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import (
@@ -52,10 +55,12 @@ from edbc.capture.forward.structures import LARGEST
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.record.recorder import Recorder
+from edbc.capture.semantics import rules
+from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_named
 from edbc.capture.standins.shown import Shown
-from edbc.capture.standins.standin import PLAIN, Rows, Shared, Value
-from edbc.capture.standins.told import Number, Told, tensor_of, told
+from edbc.capture.standins.standin import PLAIN, Rows, Shared, Value, torch_dtype
+from edbc.capture.standins.told import NUMBERS, Fill, Number, Real, Told, as_operand, fill, filled, tensor_of, told
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
@@ -76,19 +81,22 @@ FEW = 96
 BATCH_US, EAGER_US, PYTHON_US = 62.0, 6.0, 15.0
 """Microseconds, definition (4): medians of Windows, Rotations, FourierFeatures, NearestNeighbours, Interpolated and
 Isomorphism of the ordinary programs, of which the last two are left as they are."""
-FAILED = 4
-"""Instances that an attempt which fails counts as: stand-ins that it leaves are looked for among all objects."""
+TOGETHER = 4
+"""Attempts with a mini-batch's new keys at once, before each is tried alone."""
+FAILED = 1
+"""Instances that an attempt which fails counts as."""
 
+_FAILED = object()
 _KEYS = frozenset((int, str))
 _NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 
 
 class OfNumbers(NamedTuple):
-    """A constant that holds integers of the instance."""
+    """A constant that holds numbers of the instance."""
 
     places: list[int]
 
-    def of(self, numbers: Sequence[int]) -> list[int]:
+    def of(self, numbers: Sequence[Any]) -> list[Any]:
         """Those of an instance with these."""
         return [numbers[place] for place in self.places]
 
@@ -114,7 +122,7 @@ class Read(NamedTuple):
 
     pattern: tuple[Any, ...]
     leaves: list[torch.Tensor]
-    numbers: list[int]
+    numbers: list[Any]
 
 
 class Alike:
@@ -131,7 +139,10 @@ class Alike:
         self._count = self.looked = self.found = 0
         self._num_types = len(lexicon.table.types)
         self._wanted: set[int] = set()
-        """The integers that the last attempt looked at."""
+        """The numbers that the last attempt looked at, of its instance `_asker`."""
+        self._asker = 0
+        self._names: set[Any] = set()
+        """Numbers that are asked for in all patterns; see `_names`."""
         self._lock = threading.Lock()
 
     @property
@@ -157,8 +168,12 @@ class Alike:
             moulds = [self._moulds.get(self._key(of)) for of in read]
         if None in moulds or not _is_worth(moulds):
             return None
+        try:
+            found = self._capture(moulds, read)
+        except (IndexError, OverflowError):  # of an integer that is none of a tensor's: the code is to raise it
+            return None
         self.found += len(instances) - num_new
-        return self._capture(moulds, read)
+        return found
 
     def _read(self, instance: Any) -> Read | None:
         parts, leaves, numbers = [torch.get_default_dtype()], list[torch.Tensor](), list[int]()
@@ -167,10 +182,10 @@ class Alike:
 
     def _key(self, read: Read) -> Any:
         asked = self._asked.get(read.pattern)
-        return read.pattern if asked is None else (read.pattern, *[read.numbers[place] for place in asked])
+        return read.pattern if asked is None else (read.pattern, *[_told(read.numbers[place]) for place in asked])
 
     def _capture(self, moulds: Sequence[Mould], read: Sequence[Read]) -> Capture | None:
-        pools: dict[int, list[torch.Tensor | list[int]]] = {}
+        pools: dict[int, list[Any]] = {}
         for mould, of in zip(moulds, read, strict=True):
             for source, items in mould.constants:
                 pool = pools.get(source)
@@ -178,9 +193,13 @@ class Alike:
                     pool = pools[source] = []
                 for item in items:
                     kind = type(item)
-                    pool.append(of.leaves[item] if kind is int else item.of(of.numbers) if kind is OfNumbers else item)
+                    if kind is int:
+                        item = of.leaves[item]
+                    elif kind is not torch.Tensor:
+                        item = item.of(of.numbers) if kind is OfNumbers else (item, of.numbers)
+                    pool.append(item)
         sources = self._lexicon.table.sources
-        constants = {i: _stacked(pool, sources[i].value_class.shape) for i, pool in pools.items()}
+        constants = {i: _stacked(pool, sources[i].value_class) for i, pool in pools.items()}
         key = (*[mould.number for mould in moulds],)
         known = self._joined.get(key)
         if known is not None and known.graph.types is self._lexicon.table.graph_types():
@@ -206,20 +225,42 @@ class Alike:
     def _learn(self, read: Sequence[Read], instances: Sequence[Any]) -> int:
         """The moulds of the first instance of each key that is unknown, or that there is none; how many keys."""
         with self._lock:
-            firsts: dict[Any, Any] = {}
-            for of, instance in zip(read, instances, strict=True):
-                if self._key(of) not in self._moulds:
-                    firsts.setdefault(of.pattern, (of, instance))
-            if not self._try(list(firsts.values())):
+            count = 0
+            for _ in range(TOGETHER):
+                firsts = self._firsts(read, instances)
+                count = max(count, len(firsts))
+                if not firsts or self._try(list(firsts.values())):
+                    return count
+                if not self._ask_by_name(list(firsts.values())):
+                    break
+            firsts = self._firsts(read, instances)
+            for _ in range(2):  # then those of a pattern whose numbers are told
                 for of, instance in firsts.values():
-                    if self.pays:
+                    if self.pays and self._key(of) not in self._moulds:
                         self._learn_one(of, instance)
-            unknown = [(of, instance) for of, instance in zip(read, instances, strict=True)
-                       if self._key(of) not in self._moulds]  # fmt: skip
-            for of, instance in unknown:  # of a pattern whose integers are told
-                if self.pays and self._key(of) not in self._moulds:
-                    self._learn_one(of, instance)
-            return len(firsts) + len(unknown)
+                firsts = self._firsts(read, instances)
+            return count + len(firsts)
+
+    def _firsts(self, read: Sequence[Read], instances: Sequence[Any]) -> dict[Any, tuple[Read, Any]]:
+        """The first instance of each key that is unknown."""
+        found: dict[Any, tuple[Read, Any]] = {}
+        for of, instance in zip(read, instances, strict=True):
+            if self._names and of.pattern not in self._asked:
+                names = [*_names(instance, self._view)]
+                self._asked.add(of.pattern, tuple(i for i, name in enumerate(names) if name in self._names))
+            if self._key(of) not in self._moulds:
+                found.setdefault(self._key(of), (of, instance))
+        return found
+
+    def _ask_by_name(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
+        """Let what the last attempt looked at be told in all patterns that have a number of its name. False where it
+        has none, or that is known."""
+        names = [*_names(firsts[self._asker][1], self._view)]
+        new = {names[place] for place in self._wanted} - self._names - {None}
+        self._names |= new
+        for of, _ in firsts if new else ():
+            self._asked.pop(of.pattern, None)
+        return bool(new)
 
     def _learn_one(self, of: Read, instance: Any) -> None:
         """The mould of an instance: with integers told that forward was seen to look at, or with all."""
@@ -247,7 +288,7 @@ class Alike:
             moulds = None if parts is None else [self._mould(part, shows) for part in parts]
         except (CannotKeep, Exception):
             moulds = None
-        self._wanted = shows.asked
+        self._wanted, self._asker = shows.asked, shows.asker
         if moulds is not None:
             moulds = self._with_new(moulds, [instance for _, instance in firsts])
         if recorder.keeps_books or recorder.reads:
@@ -294,6 +335,11 @@ class Alike:
                      [])  # fmt: skip
 
 
+def _told(number: float) -> Any:
+    """What tells a number from others of its kind: zeros have signs."""
+    return repr(number) if type(number) is float else number
+
+
 def _is_worth(moulds: Sequence[Mould]) -> bool:
     """Whether a mini-batch has enough nodes of each new type; definition (4)."""
     new = [kind for mould in moulds for kind in mould.new]
@@ -306,14 +352,19 @@ def _types(words: bytes) -> list[int]:
     return found
 
 
-def _stacked(pool: list[torch.Tensor | list[int]], shape: tuple[int, ...]) -> torch.Tensor:
-    """Constants of this shape, some of which are the integers in them."""
-    kinds = set(map(type, pool))
+def _stacked(pool: list[Any], value_class: ValueClass) -> torch.Tensor:
+    """Constants of this class, some of which are the numbers in them, or told by these (`told.Fill`)."""
+    kinds, shape, dtype = set(map(type, pool)), value_class.shape, torch_dtype(value_class.dtype)
     if kinds == {list}:
-        return torch.tensor(pool, dtype=torch.int64).view(len(pool), *shape)
-    if list in kinds:
-        pool = [torch.tensor(item).view(shape) if type(item) is list else item for item in pool]
-    return torch.stack(pool)  # type: ignore[arg-type]
+        return torch.tensor(pool, dtype=dtype).view(len(pool), *shape)
+    if kinds == {tuple}:
+        return torch.from_numpy(filled(pool))
+    for i, item in enumerate(pool):
+        if type(item) is list:
+            pool[i] = torch.tensor(item, dtype=dtype).view(shape)
+        elif type(item) is tuple:
+            pool[i] = torch.from_numpy(filled([item])[0])
+    return torch.stack(pool)
 
 
 def _write_rows(words: Words, moulds: Sequence[Mould], read: Sequence[Read]) -> bool:
@@ -340,21 +391,26 @@ class _Shows:
 
     def __init__(self, rec: Recorder, read: Sequence[tuple[Read, Sequence[int]]]):
         self.rec, self.read = rec, read
-        self.copies: dict[int, int | OfNumbers] = {}
+        self.copies: dict[int, int | OfNumbers | Fill] = {}
         """What constants hold, by their addresses."""
         self.named: list[tuple[int, int]] = []
         """Rows that were looked up: the place of the integer, and how many rows there are."""
         self.asked: set[int] = set()
+        self.asker = 0
+        """What the instance of this number was asked for."""
 
     def forward_of(self, shadow: nn.Module) -> Callable[[Any], Any]:
         """`forward`, of instances with stand-ins."""
 
         def forward(instance: Any) -> Any:
-            shown = _Shown(self.rec, self, *self.read[self.rec.instance])
+            shown, result = _Shown(self.rec, self, *self.read[self.rec.instance]), _FAILED
             try:
                 result = shadow.forward(shown.of(instance))
-            except (Exception, MustKeepBooks):  # nobody is to look for the reason by running it again
-                raise CannotKeep from None
+            except (Exception, MustKeepBooks, CannotKeep) as error:
+                clear_frames(error.__traceback__)
+            if result is _FAILED:  # with no stand-in and no context: nobody is to look for these, or for the reason
+                del shown
+                raise CannotKeep
             shown.require_unchanged()
             return result
 
@@ -363,6 +419,7 @@ class _Shows:
     def ask(self, places: Sequence[int]) -> NoReturn:
         """See Watch."""
         self.asked.update(places)
+        self.asker = self.rec.instance
         raise CannotKeep
 
     def row_of(self, table: Shared, place: int) -> Value:
@@ -374,6 +431,27 @@ class _Shows:
         """See Watch."""
         copy = self.rec.tensor_of_constant(constant)
         self.copies[id(copy)] = OfNumbers(places.flatten().tolist())
+
+    def constant_filled(self, fill: Fill) -> Value:
+        """See Watch."""
+        numbers = self.read[self.rec.instance][0].numbers
+        constant = self.rec.constant(torch.from_numpy(fill.of(numbers)))
+        self.copies[id(self.rec.tensor_of_constant(constant))] = fill
+        return constant
+
+    def fill(self, made: Made, index: Any, value: Any) -> bool:
+        """See `told.fill`."""
+        return fill(self, made, index, value)
+
+    def operands(self, func: Any, one: Any, other: Any) -> tuple[Any, Any]:
+        """Two arguments of a torch function, an instance's number as an operand where it may be one."""
+        if type(one) in NUMBERS and rules.name_of(func) in rules.NUMERIC:
+            operand = as_operand(one, other)
+            return (one if operand is None else operand), other
+        if type(other) in NUMBERS and rules.name_of(func) in rules.NUMERIC:
+            operand = as_operand(other, one)
+            return one, (other if operand is None else operand)
+        return one, other
 
     def look_up(self, table: Shared, index: Any) -> Any:
         """Rows of a table by integers of the instance; None for others."""
@@ -416,23 +494,25 @@ class _Shown(Shown):
         self.place += 1
         return value if self.place - 1 in self.asked else Number(self.rec, self.watch, self.place - 1, value)
 
+    def of_real(self, value: float) -> Any:
+        """See Shown."""
+        self.place += 1
+        return value if self.place - 1 in self.asked else Real(self.rec, self.watch, self.place - 1, value)
 
-def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: list[int], view: ModelView,
+
+def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: list[Any], view: ModelView,
               depth: int) -> bool:  # fmt: skip
     """Append what tells one item from others, each kind of which begins in its own way, its leaves, and its integers;
     definition (2)."""
     kind = type(item)
     if kind is torch.Tensor:
         return _is_keyed_tensor(item, parts, leaves, numbers)
-    if kind is int:
-        parts.append(int)
+    if kind is int or kind is float:
+        parts.append(kind)
         numbers.append(item)
         return True
     if kind in PLAIN:
         parts += kind, item
-        return True
-    if kind is float:
-        parts += kind, repr(item)
         return True
     if kind is dict:
         kinds = set(map(type, item))
@@ -443,9 +523,9 @@ def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: 
     elif kind is tuple or kind is list or is_named(kind):  # type: ignore[arg-type]
         items = item
         kinds = set(map(type, item))
-        if len(kinds) == 1 and kinds <= PLAIN:
-            if int in kinds:
-                parts += kind, int, len(item)
+        if len(kinds) == 1 and (kinds <= PLAIN or float in kinds):
+            if int in kinds or float in kinds:
+                parts += kind, *kinds, len(item)
                 numbers += item
             else:
                 parts += kind, *kinds, tuple(item)
@@ -463,7 +543,25 @@ def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: 
     return all(_is_keyed(part, parts, leaves, numbers, view, depth - 1) for part in items)
 
 
-def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Tensor], numbers: list[int]) -> bool:
+def _names(item: Any, view: ModelView, name: tuple[Any, ...] | None = ()) -> Iterator[tuple[Any, ...] | None]:
+    """Names of the numbers in an instance, in their order: the attributes, keys and places in tuples that lead to each;
+    None for those in lists and tensors."""
+    kind, fields = type(item), None
+    if kind is int or kind is float:
+        yield name
+    elif kind is torch.Tensor:
+        yield from [None] * (item.numel() if item.dtype is torch.int64 else 0)
+    elif kind is list:
+        for part in item:
+            yield from _names(part, view, None)
+    elif kind is dict or kind is tuple or is_named(kind) or (fields := view.fields_of(kind)) is not None:
+        of_names = item if kind is dict else vars(item) if fields is not None else None
+        for key, part in enumerate(item) if of_names is None else of_names.items():
+            if fields is None or key in fields:
+                yield from _names(part, view, None if name is None else (*name, key))
+
+
+def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Tensor], numbers: list[Any]) -> bool:
     dtype = item.dtype
     if item.requires_grad or not item.is_cpu or item.layout is not torch.strided or item.is_nested:
         return False

@@ -373,7 +373,7 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
     def make(data: Any, **kwargs: Any) -> Any:
         watcher: Any = watcher_of_thread()
         if watcher is not None and watcher.shows is not None and (first := told(data)) is not None:
-            return constructed(watcher, func, tensor_of(first, data), **kwargs)
+            return constructed(watcher, func, tensor_of(first, data, kwargs.get("dtype")), **kwargs)
         if type(data) is list or type(data) is tuple:
             made = described_numbers(data, **kwargs)
             if made is not None:

@@ -259,7 +259,7 @@ def recorded(
 ) -> tuple[Recording, Collected]:
     """Run `forward` for each instance, and collect what they returned and what they left (`trace.forward.record`). The
     recording has ended then, whatever happens."""
-    before = references(recorder)
+    before, collected_before = references(recorder), gc.get_count()[1:]
     try:
         recording = record(shadow, recorder, instances, settles)
         collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
@@ -275,7 +275,10 @@ def recorded(
                 if references(recorder)[0] != before[0]:
                     end_stand_ins(recorder, age)
     except BaseException:
-        end_stand_ins(recorder)
+        if gc.get_count()[1:] == collected_before:  # all that was made is young
+            end_stand_ins(recorder, 0)
+        else:
+            end_stand_ins(recorder)
         raise
     finally:
         end(recorder)

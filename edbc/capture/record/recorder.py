@@ -1186,6 +1186,8 @@ class Recorder:
     def _recorded(
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
     ) -> Any:
+        if self.shows is not None and len(args) == 2:
+            args = self.shows.operands(func, *args)
         if self.ragged:
             result = ragged_call(self, func, args, kwargs, name)
             if result is not NotImplemented:

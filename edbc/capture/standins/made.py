@@ -8,7 +8,8 @@ maker may fill it anew too; an array of Python's and a tensor of its memory take
 
 Definitions.
 
-(1) What is *described* is a call of one of MAKERS with plain sizes and of a floating dtype, or of `torch.tensor` and
+(1) What is *described* is a call of one of MAKERS with plain sizes and of a floating dtype (of any, where integers of
+    the instance may be written into it: `standins.told`), or of `torch.tensor` and
     its like of a list of plain numbers as one, in forward while it is recorded, from code of the user's
     (`capture.code.rebind`); not where a torch function mode is active, which may see the call, where gradients are
     switched off, or where tensors change in place (`capture.record.functionalise`).
@@ -142,22 +143,35 @@ class Made(Lazy):
         is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
         if is_plain and type(value) in _NUMBERS:
             self.real()[index] = value
-        elif issubclass(type(value), Symbol) and self._is_filled(len(index) if type(index) is tuple else 1):
+        elif self._becomes_another(index, value):
             self[index] = value
         else:
             super().__setitem__(index, value)
 
     def __getitem__(self, index: Any) -> Any:
         first = index[0] if type(index) is tuple and index else index
+        if type(index) is not int and self._becomes_filled(index):
+            return self[index]
         is_of_rows = len(self.described.shape) > 1 and (type(first) is int or type(index) is slice)
         return self[index] if is_of_rows and self._is_filled() else super().__getitem__(index)
+
+    def _becomes_another(self, index: Any, value: Any) -> bool:
+        """Whether it is filled, or a buffer, once what is no number is assigned."""
+        if self._becomes_filled(index, value):
+            return True
+        return issubclass(type(value), Symbol) and self._is_filled(len(index) if type(index) is tuple else 1)
+
+    def _becomes_filled(self, index: Any, value: Any = None) -> bool:
+        """Whether it is written by integers of an instance from now on (`standins.told`)."""
+        rec: Any = watcher_of_thread()
+        return rec is not None and rec.shows is not None and rec.shows.fill(self, index, value)
 
     def _is_filled(self, depth: int = 0) -> bool:
         """Whether it has become a buffer: definition (3). What numbers were written into is read as the tensor that it
         is until forward assigns, by an index of a `depth`."""
         rec: Any = watcher_of_thread()
         known, tensor = self.described, self.tensor
-        if self.as_rows is not None or known.function in (_eye, _of_numbers) or not self._is_unseen():
+        if self.as_rows is not None or known.function in (_eye, _of_numbers) or not self.is_unseen():
             return False
         if rec is None or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows:
             return False
@@ -172,7 +186,7 @@ class Made(Lazy):
         rec.has_buffers = True
         return True
 
-    def _is_unseen(self) -> bool:
+    def is_unseen(self) -> bool:
         """Whether nobody has its tensor, if it was made at all, or a view of it."""
         if self.tensor is None:
             return True
@@ -345,13 +359,13 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         like = sizes[0].like if sizes and type(sizes[0]) is Size else None
         args = (sizes[0].value, *sizes[1:]) if like is not None else args
     fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
-    key = (func, args, fills, torch.get_default_dtype(), *kwargs.items())
+    key = (func, args, fills, torch.get_default_dtype(), rec.shows is None, *kwargs.items())
     try:
         known = rec.makers.get(key)
     except TypeError:  # a list of sizes
         return None
     if known is None:
-        known = _new(func, args, kwargs)
+        known = _new(func, args, kwargs, rec.shows is not None)
         if known is None:
             return None
         rec.makers[key] = known
@@ -411,7 +425,9 @@ def _is_of_changing_rows(rec: Any, known: Description) -> bool:
     return known.shape[:1].numel() > 0 < len(known.shape) and rec.is_ragged(known) and makes_fresh(sys._getframe(3))
 
 
-def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Description | None:
+def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_shown: bool) -> Description | None:
+    """What a call makes; of another dtype than a floating one only where an instance's integers may be written there
+    (`standins.told`)."""
     is_one = bool(args) and isinstance(args[0], tuple)
     sizes, given = (args[0], args[1:]) if is_one else (args, ())
     if "fill_value" in kwargs:
@@ -421,7 +437,7 @@ def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Descriptio
     if len(given) > 1 or any(type(x) not in _NUMBERS or x != x or repr(x) == "-0.0" for x in given):
         return None  # equal numbers are one constant
     like = func(*args, **kwargs)
-    if not like.dtype.is_floating_point or like.device.type != "cpu":
+    if like.device.type != "cpu" or not (like.dtype.is_floating_point or is_shown):
         return None
     function = _INSTEAD.get(func, func)
     return Description(function, like.shape, given, like.dtype)

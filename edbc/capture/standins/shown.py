@@ -35,6 +35,10 @@ class Shown:
         """What stands for an integer."""
         return value
 
+    def of_real(self, value: float) -> Any:
+        """What stands for a float."""
+        return value
+
     def of_size(self, value: int) -> Any:
         """What stands for an integer of an object."""
         return self.of_integer(value)
@@ -46,6 +50,8 @@ class Shown:
             return self.of_tensor(item)
         if kind is int:
             return self.of_integer(item)
+        if kind is float:
+            return self.of_real(item)
         if kind is list and item and (numbers := self.of_numbers(item)) is not None:
             return numbers
         if kind is dict:
