@@ -14,6 +14,7 @@ import torch
 
 from edbc.errors import StaleError
 from edbc.run.cuda.compiled import precision
+from edbc.run.precision import convolution_precision
 from edbc.stages.cpu.execute import Team, Wrap
 from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cpu.measure import Measurement
@@ -34,12 +35,6 @@ def gpu_name() -> str:
     """The current GPU and its setting: `cuda: NVIDIA H200 (convolutions tf32, other products ieee)`."""
     told = f"convolutions {convolution_precision()}, other products {precision()}"
     return f"{CUDA}{torch.cuda.get_device_name()} ({told})"
-
-
-def convolution_precision() -> str:
-    """torch's own setting for float32 convolutions on the device; see `precision` of `edbc.run.cuda.compiled`."""
-    told = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    return "tf32" if told == "tf32" or (told is None and torch.backends.cudnn.allow_tf32) else "ieee"
 
 
 def machine_of(device: str, threads: int) -> Machine:

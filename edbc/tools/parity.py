@@ -23,13 +23,18 @@ data (it looks at dtypes) gets its instances as they are.
 (5) An output is *small* when it has fewer than 256 numbers in all instances together: then eager's own error is luck
     (a dict by node id has outputs of a few numbers each). Small outputs of one floating dtype share it: in (2) each
     gets the largest share of its scale that eager misses in any of them, those that are unstable left out.
+
+(6) On a GPU torch may multiply float32 in *tf32* (`edbc.run.precision`), which rounds operands to as many bits as
+    float16 has. Which of a library's algorithms do, it chooses by sizes and layouts: eager's own error is that of one
+    choice and bounds no other. So numbers are then compared twice: as torch is set, where (2) gives float32 the slack
+    of float16; and again in IEEE float32, by (2) as it stands. Both must hold.
 """
 
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -48,6 +53,7 @@ from edbc.capture.standins.objects import unchanged
 from edbc.errors import CheckFailed
 from edbc.run.instances import Cast, dtype_of
 from edbc.run.outputs import by_name
+from edbc.run.precision import in_ieee, multiplies_in_tf32
 from edbc.tools.replay import Decisions, Replay, floating
 
 if TYPE_CHECKING:
@@ -77,13 +83,15 @@ class OutputParity:
     """Why no comparison of numbers was possible, if so."""
     unjudged: str = ""
     """Where eager and its reference are not comparable with each other, if so."""
+    is_tf32: bool = False
+    """Whether float32 may have been multiplied in tf32, definition (6)."""
 
     @property
     def limit(self) -> float:
         """The largest error that the rule allows."""
         in_double = self.dtype is torch.float64 and self.eager_error <= _SLACK[torch.float64] * self.scale
         dtype = torch.float32 if self.dtype is torch.float64 and not in_double else self.dtype
-        slack = _SLACK.get(dtype, 0.0) * self.scale
+        slack = _SLACK.get(torch.float16 if self.is_tf32 and dtype is torch.float32 else dtype, 0.0) * self.scale
         return slack if in_double else 4 * max(self.eager_error, self.shared_error * self.scale) + slack
 
     @property
@@ -115,16 +123,23 @@ class Parity:
     """Whether forward asked for float32 where it would have been float64."""
     decisions: Decisions = field(default_factory=Decisions)
     """Of models that read values."""
+    in_ieee: Parity | None = None
+    """The same in IEEE float32 where torch may multiply in tf32, definition (6)."""
 
     @property
     def remark(self) -> str:
         """What a report adds to the errors, if anything."""
-        return "; forward itself asks for float32, so that much is compared in float32" if self.pins else ""
+        told = "; forward itself asks for float32, so that much is compared in float32" if self.pins else ""
+        if self.in_ieee is not None:
+            errors = f"max error {self.in_ieee.max_error:.2e} (eager's own {self.in_ieee.eager_error:.2e})"
+            told += f"; torch multiplies in tf32 here, in IEEE float32 {errors}"
+        return told
 
     @property
     def holds(self) -> bool:
         """True when the rule is met by every output."""
-        return not self.decisions.fault and all(output.holds for output in self.outputs.values())
+        alone = not self.decisions.fault and all(output.holds for output in self.outputs.values())
+        return alone and (self.in_ieee is None or self.in_ieee.holds)
 
     @property
     def max_error(self) -> float:
@@ -147,9 +162,8 @@ class Parity:
         ours = {name: _one_by_one(tensors, theirs.get(name, [])) for name, tensors in ours.items()}
         for name in {**theirs, **ours}:
             some = (theirs.get(name) or ours.get(name) or [torch.empty(0)])[0]
-            output = self.outputs.setdefault(
-                name, OutputParity(some.dtype.to_real() if some.is_complex() else some.dtype)
-            )
+            dtype = some.dtype.to_real() if some.is_complex() else some.dtype
+            output = self.outputs.setdefault(name, OutputParity(dtype, is_tf32=self.in_ieee is not None))
             if [t.shape for t in ours.get(name, [])] != [t.shape for t in theirs.get(name, [])]:
                 output.broken = f"shapes differ: {_shapes(ours.get(name))} batched, {_shapes(theirs.get(name))} eager"
                 continue
@@ -196,6 +210,8 @@ class Parity:
                     f"{output.eager_error:.3g}, scale {output.scale:.3g})"
                 )
                 raise CheckFailed(f"output {name!r}: batched execution differs from eager: {fault}")
+        if self.in_ieee is not None:
+            self.in_ieee.require()
 
 
 def _one_by_one(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -411,6 +427,19 @@ def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(previous)
+
+
+def parity_on(device: torch.device) -> Parity:
+    """A comparison of what is computed on a device, as torch is set now, definition (6)."""
+    return Parity(in_ieee=Parity() if multiplies_in_tf32(device) else None)
+
+
+def compared(parity: Parity, add: Callable[[Parity], None]) -> None:
+    """Add to a comparison, and to the one in IEEE float32 if there is one, as `add` does to what it is given."""
+    add(parity)
+    if parity.in_ieee is not None:
+        with in_ieee():
+            add(parity.in_ieee)
 
 
 def parity_of(net: Net, batches: Sequence[Sequence[Any]], eager: Eager) -> Parity:

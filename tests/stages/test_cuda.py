@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ from commands import command as edbc
 from networks import TINY, sequential, tiny, tiny_images
 from test_execution import merging, scheduled
 
+from edbc.run.precision import convolution_precision, in_ieee
 from edbc.stages.cuda.kernels import How
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.graph import block_of
 from edbc.stages.net import StaticModel
-from edbc.tools.parity import Eager, Parity
+from edbc.tools.parity import Eager, Parity, compared, parity_on
 
 pytestmark = pytest.mark.cuda
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +29,14 @@ def network(request: pytest.FixtureRequest) -> StaticModel:
     return StaticModel(tiny(request.param).cuda(), tiny_images(request.param, 1)[0].cuda(), request.param)
 
 
+@pytest.fixture
+def ieee() -> Iterator[None]:
+    """torch multiplies in IEEE float32."""
+    with in_ieee():
+        yield
+
+
+@pytest.mark.usefixtures("ieee")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("images", [torch.channels_last, torch.contiguous_format])
 def test_every_form_gives_eager_numbers(network: StaticModel, images: torch.memory_format, fused: bool) -> None:
@@ -41,6 +51,23 @@ def test_every_form_gives_eager_numbers(network: StaticModel, images: torch.memo
                 parity = Parity()
                 parity.add_all(net(batch), None, eager, batch)
                 parity.require()
+
+
+def test_in_tf32_numbers_are_compared_in_both(network: StaticModel) -> None:
+    """As torch is set by itself, convolutions are in tf32; results are held against eager's in both settings."""
+    batch = [image.cuda() for image in tiny_images(network.name, 3)]
+    eager, parity, settings = Eager(network.model), parity_on(network.device), list[str]()
+
+    def add(to: Parity) -> None:
+        settings.append(convolution_precision())
+        with DeviceNet(network, merging(network), 4) as net:
+            to.add_all(net(batch), None, eager, batch)
+
+    compared(parity, add)
+    parity.require()
+    assert settings == ["tf32", "ieee"]
+    assert convolution_precision() == "tf32"
+    assert "in IEEE float32 max error" in parity.remark
 
 
 def test_stages_are_measured(network: StaticModel) -> None:

@@ -35,6 +35,7 @@ from edbc.stages.devices import net_of
 from edbc.stages.forms import chosen_form
 from edbc.stages.net import StaticModel
 from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text, write_table
+from edbc.tools.staged.running import Verifier
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MODEL = """
@@ -111,6 +112,18 @@ def test_a_static_plan_runs_checks_and_explains(plans: Path) -> None:
     assert all(group[-1] in page for stage in stages for group in stage.groups)
     assert all(form in page for form in FORMS)
     assert json.loads(edbc("explain", plans / "net.yaml", "--format", "json").stdout)["static"]["batch_size"] == 1
+
+
+def test_in_tf32_a_second_net_is_compared(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch may multiply in tf32, every batch runs again in IEEE float32, and the report has both."""
+    monkeypatch.setattr("edbc.tools.parity.multiplies_in_tf32", lambda device: True)
+    ran = edbc("run", plans / "net.yaml", "--limit", "2", "--verify")
+
+    assert ran.exit_code == 0, ran.output
+    assert "torch multiplies in tf32 here, in IEEE float32 max error" in ran.output
+
+    monkeypatch.setattr(Verifier, "_again", lambda self, batch: [torch.zeros(1, 2)] * len(batch))
+    assert edbc("run", plans / "net.yaml", "--limit", "2", "--verify").exit_code == 1
 
 
 def test_other_batch_sizes_run_aloud(plans: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ from helpers import bound
 from torch import nn
 
 from edbc.errors import CheckFailed
+from edbc.run.precision import convolution_precision
 from edbc.tools.console import warn_unstable
 from edbc.tools.parity import Eager, Parity
+from edbc.tools.parity import compared as compare
 
 INF, NAN = math.inf, math.nan
 
@@ -47,6 +50,26 @@ def test_the_rule_by_dtype(ours, eager, exact, dtype, holds) -> None:
     parity = compared(ours, eager, exact, dtype)
     assert parity.holds == holds
     assert not parity.unstable
+
+
+@pytest.mark.parametrize(
+    ("in_tf32", "in_ieee", "holds"), [(1e-3, 1e-7, True), (3e-2, 1e-7, False), (1e-3, 3e-6, False)]
+)
+def test_in_tf32_both_settings_must_hold(in_tf32: float, in_ieee: float, holds: bool) -> None:
+    """As torch is set with float16's slack, of which tf32 has the bits, and in IEEE float32 with its own."""
+    parity = Parity(in_ieee=Parity())
+    errors, seen = iter((in_tf32, in_ieee)), list[str]()
+
+    def add(to: Parity) -> None:
+        seen.append(convolution_precision())
+        to.add(torch.tensor([1.0 + next(errors)]), torch.tensor([1.0]), torch.tensor([1.0], dtype=torch.float64))
+
+    compare(parity, add)
+    assert seen == ["tf32", "ieee"]
+    assert parity.holds == holds
+    assert "in IEEE float32 max error" in parity.remark
+    with nullcontext() if holds else pytest.raises(CheckFailed):
+        parity.require()
 
 
 @pytest.mark.parametrize(

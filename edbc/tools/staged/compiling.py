@@ -37,7 +37,7 @@ from edbc.stages.plan_graph import Planned, schedule_graph
 from edbc.stages.search import Scheduled
 from edbc.stages.table import Costs, CostTable, require_table, table_path, table_text
 from edbc.tools.health import processor_name
-from edbc.tools.parity import Eager, Parity
+from edbc.tools.parity import Eager, Parity, compared, parity_on
 from edbc.tools.staged.explanation import BY_TABLE
 
 if TYPE_CHECKING:
@@ -223,13 +223,17 @@ def guards_of(plan: StaticPlan, kept: dict[str, Guard]) -> dict[str, Guard]:
 
 
 def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObject, config: Config) -> Parity:
-    """Staged execution compared with eager: single instances, and a batch."""
+    """Staged execution compared with eager: a batch, and a single instance."""
     instances = given.sample(min(max(COMPARED, plan.static.batch_size), LARGEST_COMPARED), plan.model.seed, config)
     instances = [cast(instance, getattr(torch, plan.static.dtype), static.device) for instance in instances]
-    parity, eager = Parity(), Eager(static.model)
-    with bound_net(static, plan) as net, eager.at_its_best(instances):
-        parity.add_all(net(instances), None, eager, instances)
-        parity.add_all(net(instances[:1]), None, eager, instances[:1])
+    parity, eager = parity_on(static.device), Eager(static.model)
+
+    def add(to: Parity) -> None:
+        with bound_net(static, plan) as net, eager.at_its_best(instances):
+            for some in (instances, instances[:1]):
+                to.add_all(net(some), None, eager, some)
+
+    compared(parity, add)
     return parity
 
 

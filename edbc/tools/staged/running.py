@@ -26,7 +26,7 @@ from edbc.stages.cpu.kernels import Task
 from edbc.stages.cuda.net import DeviceNet, Span
 from edbc.stages.net import BatchNet, StaticModel
 from edbc.tools.checking import model_path
-from edbc.tools.parity import Eager, Parity
+from edbc.tools.parity import Eager, Parity, compared, parity_on
 from edbc.tools.report.timeline import write_events
 from edbc.tools.running import (
     Setting,
@@ -98,7 +98,8 @@ class StaticReport:
             rate = self.instances / self.eager_seconds
             yield f"  eager        {rate:,.1f} instances/s one by one: stages are {gain:.1f} times as fast"
         if self.parity is not None:
-            yield f"  parity       max error {self.parity.max_error:.2e} (eager's own {self.parity.eager_error:.2e})"
+            errors = f"max error {self.parity.max_error:.2e} (eager's own {self.parity.eager_error:.2e})"
+            yield f"  parity       {errors}{self.parity.remark}"
 
 
 def run_static(path: Path, plan: StaticPlan, setting: Setting, batch_size: int | None, warn: Warn,
@@ -163,8 +164,7 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: BatchNet[An
     from edbc.run.outputs import OutputFile
 
     setting, dtype = report.setting, getattr(torch, report.setting.dtype)
-    eager = Eager(net.static.model) if setting.verify else None
-    report.parity = Parity() if setting.verify else None
+    verifier = Verifier(net, report.plan) if setting.verify else None
     outputs = OutputFile()
     instances = (cast(instance, dtype, setting.device) for instance in instances_of(file, config, setting, MADE_UP))
     for batch in batches_of(instances, report.batch_size):
@@ -180,16 +180,45 @@ def _run(report: StaticReport, file: ModelFile, config: Config, net: BatchNet[An
         if setting.output is not None:
             for result in results:
                 outputs.add(result)
-        if eager is not None and report.parity is not None:
-            with eager.at_its_best(batch):
-                started = time.perf_counter()
-                eager.run(batch)
-                report.eager_seconds += time.perf_counter() - started
-                report.parity.add_all(results, None, eager, batch)
+        if verifier is not None:
+            verifier.verify(batch, results)
+    if verifier is not None:
+        report.parity, report.eager_seconds = verifier.parity, verifier.eager_seconds
+        verifier.close()
     if setting.output is not None:
         write_outputs(outputs, setting.output)
     if lanes is not None and setting.trace is not None:
         lanes.write(setting.trace, net.spans(stacked(batch)) if isinstance(net, DeviceNet) else ())
+
+
+class Verifier:
+    """Compares results with eager's; where torch may multiply in tf32, those of a second net in IEEE float32 too."""
+
+    def __init__(self, net: BatchNet[Any], plan: StaticPlan):
+        self.parity, self.eager_seconds = parity_on(net.static.device), 0.0
+        self._eager = Eager(net.static.model)
+        self._second = None if self.parity.in_ieee is None else bound_net(net.static, plan)
+
+    def verify(self, batch: list[Any], results: list[Any]) -> None:
+        """A batch, with what the net gave for it."""
+
+        def add(to: Parity) -> None:
+            to.add_all(results if to is self.parity else self._again(batch), None, self._eager, batch)
+
+        with self._eager.at_its_best(batch):
+            started = time.perf_counter()
+            self._eager.run(batch)
+            self.eager_seconds += time.perf_counter() - started
+            compared(self.parity, add)
+
+    def _again(self, batch: list[Any]) -> list[Any]:
+        assert self._second is not None
+        return self._second(batch)
+
+    def close(self) -> None:
+        """End what it holds."""
+        if self._second is not None:
+            self._second.close()
 
 
 class Lanes:
