@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.data import default_collate
+from torch.utils.data import default_collate, get_worker_info
 
 from edbc.base.graph import ValueClass
 from edbc.capture.captured import checkloops
@@ -38,7 +38,7 @@ from edbc.capture.captured.vocabulary import KINDS, Lexicon, Longs, Vocabulary, 
 from edbc.capture.forward.build import Capture
 from edbc.capture.standins.objects import Closed
 from edbc.capture.standins.standin import dtype_name, torch_dtype
-from edbc.errors import InputError, SlowTransfer, UnsupportedError
+from edbc.errors import InputError, SlowTransfer, UnsupportedError, printable
 from edbc.run.modelfile import files_of, import_model_file
 
 if TYPE_CHECKING:
@@ -123,13 +123,26 @@ class CapturedBatch(Closed):
         return self._with([(source, pool.pin_memory()) for source, pool in self.constants])
 
     def __reduce__(self) -> Any:
-        """Plain bytes, numbers and texts, and exemplars as the data set's own objects are sent."""
+        """Plain bytes, numbers and texts; exemplars as `_pickled`."""
         constants = [(source, dtype_name(pool.dtype), list(pool.shape), _raw(pool)) for source, pool in self.constants]
         key = (os.getpid(), id(self.of))
         once: dict[str, str] = {}
         texts = [once.setdefault(text, text) for text in self.nest_texts]  # pickle sends one object once
-        return _arrived, (_text_of(self.of), self.data.tobytes(), texts, constants, self.exemplars, key,
+        return _arrived, (_text_of(self.of), self.data.tobytes(), texts, constants, _pickled(self.exemplars), key,
                           self.seconds)  # fmt: skip
+
+
+def _pickled(exemplars: list[Any]) -> bytes:
+    """Instances for another process. By pickle itself: torch's way of sending tensors refuses those that an eager
+    forward has left on an instance, and where it does, a loader waits for ever. Raises InputError."""
+    try:
+        return pickle.dumps(exemplars) if exemplars else b""
+    except Exception as error:
+        raise InputError(
+            "a captured mini-batch: expected instances that can be pickled, as one travels that shows what the process "
+            f"which receives may not have recorded, got {printable(repr(error))}; or let the net capture some before "
+            "the loader is made: net.capture_all(instances)"
+        ) from None
 
 
 def _raw(pool: torch.Tensor) -> bytes:
@@ -146,7 +159,7 @@ def _text_of(of: Lexicon | Vocabulary) -> str:
     return text[1]
 
 
-def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: list[Any], key: Any,
+def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: bytes, key: Any,
              seconds: float) -> CapturedBatch:  # fmt: skip
     """What another process sent. Raises InputError where it is no batch; the net that takes it checks the rest."""
     started = time.perf_counter()
@@ -163,7 +176,8 @@ def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars:
             "this version of edbc send it"
         ) from None
     batch.exemplars = _ARRIVED.setdefault(key, [])
-    batch.exemplars += exemplars
+    if exemplars:
+        batch.exemplars += pickle.loads(exemplars)
     batch.seconds, batch.received = seconds, time.perf_counter() - started
     return batch
 
@@ -293,6 +307,8 @@ class Collate:
         new = list(lexicon.exemplars.values())[self._told.get(lexicon, 0) :]
         batch.exemplars = list({id(instance): instance for instance in new}.values())
         self._told[lexicon] = len(lexicon.exemplars)
+        if get_worker_info() is not None:
+            _pickled(batch.exemplars)  # what cannot be is told here: a queue's thread only prints, and nothing arrives
         batch.seconds = time.perf_counter() - started if len(plain) == len(instances) else 0.0
         return batch
 

@@ -121,6 +121,31 @@ def test_moves_keep_what_they_are() -> None:
     assert len(batch) == 6
 
 
+def test_instances_that_travel_are_pickled_or_refused_in_the_worker() -> None:
+    """A tensor of an eager forward on an instance does not stop the loader, whose queue would not send it; what cannot
+    be pickled is an error that says so, and no need where the net has captured before."""
+
+    def forward(net: Any, item: dict[str, Any]) -> Any:
+        item["state"] = net.join(net.start, net.table.weight[item["word"]])
+        return net.out(item["state"])
+
+    net = bound(seeded(Base, forward), [{"word": 1}, {"word": 2}])
+    plain = [{"word": word} for word in range(5)]
+    for item in plain:
+        net.model(item)
+    assert plain[0]["state"].grad_fn is not None
+    (batch,) = loader(plain, net, num_workers=1)
+    assert outputs(net, [batch]) == outputs(net, [plain])
+
+    net = bound(seeded(Base, forward), [{"word": 1}, {"word": 2}])
+    closed = [{"word": word, "f": lambda: None} for word in range(5)]
+    with pytest.raises(InputError, match=r"expected instances that can be pickled.*net\.capture_all"):
+        list(loader(closed, net, num_workers=1))
+    net.capture_all(closed)
+    (batch,) = loader(closed, net, num_workers=1)
+    assert outputs(net, [batch]) == outputs(net, [plain])
+
+
 def test_what_arrives_is_checked() -> None:
     """A number, length, nest or constant that means something else: an error before anything runs, or a result of the
     class that is promised. Items of a batch are read as safely as the batch."""
