@@ -11,7 +11,7 @@ and 512 for every workload, the most telling combinations first. Medians; read r
 within one run only. `benchmarks/calibrate.py --peers` puts the rows beside other systems.
 
 On a GPU eager runs on the same GPU, `exec ms` is the time until the device is done, and the file of --json tells host
-and device time apart (`issuing`, `device_seconds`, in one launch `loop_seconds`) and counts launches. --warm measures
+and device time apart (`issuing`, `device_seconds`) and counts launches. --warm measures
 nothing: it runs every combination once, so that a later run finds compiled kernels.
 
 Where plans are missing, the lines that make them are printed, nothing runs, and the exit code is 2. A combination that
@@ -45,6 +45,8 @@ from edbc.tools.benchmark import Row, Setting, bench_plan
 from edbc.tools.cli.bench import HEADER, line_of
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+DATA = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
+"""The folder with the shared data sets."""
 
 
 @dataclass(frozen=True)
@@ -198,10 +200,6 @@ def warm(job: Job, folder: Path, options: argparse.Namespace) -> list[Row]:
     with torch.no_grad():
         for first in range(0, len(instances), job.batch_size):
             net.run(instances[first : first + job.batch_size])
-        backend: Any = net.backend
-        if backend.name == "cuda":
-            with backend.looping():
-                net.run(instances[: job.batch_size])
     return []
 
 
@@ -229,8 +227,7 @@ def run(jobs: Sequence[Job], record: Record, folder: Path, options: argparse.Nam
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    default = os.environ.get("EDBC_DATA", str(REPOSITORY.parent / "shared" / "data"))
-    parser.add_argument("--data", default=default, help="folder with the shared data sets")
+    parser.add_argument("--data", default=DATA, help="folder with the shared data sets")
     plans = str(REPOSITORY / "plans")
     parser.add_argument("--plans", default=plans, help="folder with plans; a missing one is an error")
     parser.add_argument("--only", default="", help="workloads, separated by commas")

@@ -1,15 +1,15 @@
 """Machine code of the step kernels of the zoo's plans, made without a GPU: what each takes of a card.
 
     python benchmarks/gpu_code.py [MODEL ...] [--dtypes f32,f64,bf16] [--hidden 128] [--passes forward,backward]
-                                  [--whole [--loop]] [--jobs 2] [--seconds 120] [--kept build/gpu_code.json] [--json F]
+                                  [--whole] [--jobs 2] [--seconds 120] [--kept build/gpu_code.json] [--json F]
 
 Every plan has two step kernels, of its forward and of its backward pass; Triton compiles them ahead for compute
 capability 8.0 and 9.0. Printed are, of a thread, registers and bytes of stack (what does not stand in registers:
 numbers that were put off, and what libraries' functions keep), and shared memory of a program.
 
 A step kernel runs one branch after the other. So every branch is compiled as a step kernel of its own, once for all
-plans that have it, and what the largest takes is printed; `--whole` compiles step kernels as chains launch them, with
-`--loop` as the loop does (4 to 30 s each). What a text takes is kept in `--kept` by text and Triton's version, so that
+plans that have it, and what the largest takes is printed; `--whole` compiles step kernels as chains launch them (4 to
+30 s each). What a text takes is kept in `--kept` by text and Triton's version, so that
 a run that was stopped goes on where it was; one that the compiler has not done after `--seconds`, or that it refuses,
 is named with the reason, and the exit code is 1. All plans in three types, both passes, are some 1,700 texts and 25
 minutes of processor time.
@@ -273,7 +273,7 @@ class Known:
 def texts_of(library: Library, options: argparse.Namespace) -> list[str]:
     """The step kernel; or one for each of its branches."""
     if options.whole:
-        return [step_kernel(library.branches, library.width, options.loop)]
+        return [step_kernel(library.branches, library.width)]
     return [step_kernel([branch], width_of(branch)) for branch in library.branches]
 
 
@@ -310,7 +310,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden", type=int, default=128, help="the models' hidden size")
     parser.add_argument("--passes", default=",".join(PASSES), help="which step kernels")
     parser.add_argument("--whole", action="store_true", help="compile step kernels as they are launched")
-    parser.add_argument("--loop", action="store_true", help="with --whole: in a loop, not in chains")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="so many at a time")
     parser.add_argument("--seconds", type=float, default=120.0, help="of the clock for each text")
     parser.add_argument("--kept", default="build/gpu_code.json", help="what texts take")

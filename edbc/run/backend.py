@@ -98,6 +98,8 @@ class Backend(Protocol):
     ordered_from: int
     """Bytes of the widest value of a cell from which nodes inside batches are put in order (`edbc.schedule.order`):
     gathering smaller ones costs less than that."""
+    issues: bool
+    """True when executing is Python that issues what a device does later."""
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype, device: torch.device) -> Any:
         """What runs a lowered cell here."""

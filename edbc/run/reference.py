@@ -43,6 +43,7 @@ class ReferenceBackend:
     name = "reference"
     adds = True
     ordered_from = 0
+    issues = False
 
     def __init__(self, device: torch.device):
         self.device = device

@@ -96,7 +96,6 @@ class Row:
     dtype: str = "float32"
     launches: float = 0.0
     device_seconds: float | None = None
-    loop_seconds: float | None = None
     products: str | None = None
     """What multiplied, on the CPU."""
     peak_gflops: float | None = None
@@ -401,25 +400,17 @@ def _multiplications(net: Net, batch: list[Any]) -> float:
 
 
 def _device_seconds(contestant: _Contestant) -> dict[str, Any]:
-    """Definition (5), of the first mini-batch; with its steps in a loop, too, where they are generated."""
+    """Definition (5), of the first mini-batch."""
     net = contestant.net
     if net.backend.name != "cuda":
         return {}
     prepared = _prepared(net, contestant.batches[0])
     hold = min(2 * max(sample.issuing for sample in contestant.samples), LONGEST_HOLD)
-
-    def took() -> float:
-        return statistics.median(_held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS))
-
-    backend: Any = net.backend
-    found = {"device_seconds": took()}
-    with backend.looping():
-        net.execute(prepared)  # compiles what no mini-batch has run yet
-        found["loop_seconds"] = took()
-    return found
+    turns = [held_up(lambda: net.execute(prepared), hold, net.device) for _ in range(DEVICE_TURNS)]
+    return {"device_seconds": statistics.median(turns)}
 
 
-def _held_up(function: Callable[[], Any], hold: float, device: torch.device) -> float:
+def held_up(function: Callable[[], Any], hold: float, device: torch.device) -> float:
     """Seconds of the device for what a function issues while the device does nothing for `hold` seconds; of the clock
     where Triton's interpreter runs it."""
     if device.type != "cuda":

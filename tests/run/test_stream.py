@@ -20,10 +20,12 @@ from edbc.run.session import Net
 TREES = random_trees(2, 40)
 
 
-@pytest.fixture(scope="module")
-def net() -> Net:
-    """A net that knows all cells of TREES."""
-    return net_for(RandomTreeModel(2, 6), TREES)
+@pytest.fixture(scope="module", params=["beside", "issued"])
+def net(request: pytest.FixtureRequest) -> Net:
+    """A net that knows all cells of TREES, whose mini-batches a thread prepares, or that says it issues them."""
+    made = net_for(RandomTreeModel(2, 6), TREES)
+    made.backend.issues = request.param == "issued"
+    return made
 
 
 def workers() -> list[threading.Thread]:
@@ -47,13 +49,14 @@ def test_results_are_the_loops_in_order(net: Net, count: int, batch_size: int, a
 
 
 def test_an_endless_iterable_is_read_as_far_as_needed(net: Net) -> None:
-    """The queue is bounded: after one result at most the executing, the waiting and the next mini-batch were read."""
+    """The queue is bounded: after one result at most the executing, the waiting and the next mini-batch were read, and
+    one that is issued behind the executing one."""
     taken = itertools.count()
     results = net.stream((TREES[next(taken) % 40] for _ in itertools.repeat(None)), batch_size=3, ahead=2)
     next(results)
     _settle()
 
-    assert next(taken) <= 3 * (1 + 2 + 1)
+    assert next(taken) <= 3 * (1 + 2 + 1 + net.backend.issues)
     results.close()  # type: ignore[attr-defined]
     assert not workers()
 
@@ -72,6 +75,25 @@ def test_closing_early_stops_the_worker(net: Net) -> None:
         del results
 
     assert not workers()
+
+
+def test_results_do_not_wait_for_later_instances(net: Net) -> None:
+    """A source that goes on only when the results of what it gave have come."""
+    seen, came = threading.Event(), list[bool]()
+
+    def source() -> Iterator[Tree]:
+        yield from TREES[:4]
+        came.append(seen.wait(10))
+        yield from TREES[4:6]
+
+    results = []
+    for result in net.stream(source(), batch_size=4):
+        results.append(result)
+        if len(results) == 4:
+            seen.set()
+
+    assert came == [True]
+    assert len(results) == 6
 
 
 def failing(at: int) -> Iterator[Tree]:

@@ -267,6 +267,7 @@ class CpuBackend:
     name = "cpu"
     adds = True
     ordered_from = ORDERED_FROM
+    issues = False
 
     def __init__(self, products: Products | None = None) -> None:
         """By default the best products that there are here."""

@@ -7,6 +7,7 @@ are other numbers; an element-wise operation is a line, anything else a load.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from edbc.cells.values.value import REDUCTIONS, TRANSPOSED, V, in_order, pieces_of
@@ -49,6 +50,25 @@ def tiles(size: int, tile: int) -> int:
     return -(-size // tile)
 
 
+_Sums = Mapping[V, Mapping[int, str]]
+"""Names of sums by product and first column."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Pieces of products' sources that one loop reads, since each loop begins with a wait for its first reads: of every
+    product that reads them, the row of its weight that is the first one's. `is_whole` when no turn is of two pieces."""
+
+    pieces: list[V]
+    rows: list[tuple[V, int]]
+    is_whole: bool
+
+    @property
+    def size(self) -> int:
+        """Elements of all pieces."""
+        return sum(piece.size for piece in self.pieces)
+
+
 class Body:
     """The source of one job's programs."""
 
@@ -88,20 +108,19 @@ class Body:
         self._tile_rows(v.size)
         self._line(f"inside = c < {v.size}")
         self._operand_rows()
-        self._sums(v, {0: "acc"})
+        self._sums({v: {0: "acc"}})
         self._store_made("c", "valid & inside")
 
-    def _sums(self, v: V, sums: dict[int, str]) -> None:
-        """Columns of a product, from so many columns on, left in these names: what the tile reads is read once."""
-        weight, bias = v.arg
-        for name in sums.values():
-            self._line(f"{name} = tl.zeros(({self.tile.rows}, {self.tile.columns}), {self.compute})")
-        row = 0
-        for piece in pieces_of(v.sources[0]):
-            self._accumulate(v, piece, row, sums)
-            row += piece.size
-        for first, name in sums.items() if bias is True else ():
-            self._line(f"{name} += tl.load(b{weight} + {first} + c, mask=inside, other=0.0).to({self.compute})")
+    def _sums(self, sums: _Sums) -> None:
+        """Columns of products, from so many columns on, left in these names: what the tile reads is read once."""
+        for product, names in sums.items():
+            weight, bias = product.arg
+            for first, name in names.items():
+                self._line(f"{name} = tl.zeros(({self.tile.rows}, {self.tile.columns}), {self.compute})")
+                if bias is True:
+                    self._line(f"{name} += tl.load(b{weight} + {first} + c, mask=inside, other=0.0).to({self.compute})")
+        for run in self._runs(sums):
+            self._accumulate(run, sums)
 
     def _tile_rows(self, size: int) -> None:
         """Rows `r` and columns `c` of a tile of a matrix with a row per node."""
@@ -110,22 +129,57 @@ class Body:
         self._line(f"c = tile % {across} * {self.tile.columns} + tl.arange(0, {self.tile.columns})[None, :]")
         self._line("valid = r < count")
 
-    def _accumulate(self, v: V, piece: V, row: int, sums: dict[int, str]) -> None:
-        """One piece of the source: `acc += piece @ weight[row : row + size]`."""
-        self._begin_loop(piece.size)
+    def _runs(self, products: Iterable[V]) -> list[Run]:
+        """The runs of what products read, in the order in which they come to it."""
+        readers: dict[V, list[tuple[V, int]]] = {}
+        for product in products:
+            row = 0
+            for piece in pieces_of(product.sources[0]):
+                readers.setdefault(piece, []).append((product, row))
+                row += piece.size
+        runs: list[Run] = []
+        for piece, rows in readers.items():
+            behind = [(product, row - runs[-1].size) for product, row in rows] if runs else []
+            is_whole = piece.op == "load" and piece.size % self.tile.inner == 0
+            if behind and behind == runs[-1].rows and is_whole and runs[-1].is_whole:
+                runs[-1].pieces.append(piece)
+            else:
+                runs.append(Run([piece], rows, is_whole))
+        return runs
+
+    def _accumulate(self, run: Run, sums: _Sums) -> None:
+        """What a run adds to all products that read it: `acc += pieces @ weight[row : row + size]`."""
+        places = self._places(run.pieces) if len(run.pieces) > 1 else []
+        self._begin_loop(run.size)
         self._line(f"kc = k0 + tl.arange(0, {self.tile.inner})[None, :]")
-        self._line(f"live = valid & (kc < {piece.size})")
-        x = self._factor(piece, "kc", "live")
-        self._line(f"left = {x}")
+        self._line(f"live = valid & (kc < {run.size})")
+        if places:
+            self._line(f"left = tl.load({_chosen(places)} + kc, mask=live, other=0.0)")
+        else:
+            x = self._factor(run.pieces[0], "kc", "live")
+            self._line(f"left = {x}")
         self._line(f"kr = k0 + tl.arange(0, {self.tile.inner})[:, None]")
-        weight, bias = v.arg
-        for first, name in sums.items():
-            where = f"({row} + kr) * {v.size} + {first} + c"
-            if bias == TRANSPOSED:
-                where = f"({first} + c) * {v.sources[0].size} + ({row} + kr)"
-            self._line(f"w = tl.load(w{weight} + {where}, mask=(kr < {piece.size}) & inside, other=0.0)")
-            self._multiply("left", "w", name)
+        for product, row in run.rows:
+            weight, bias = product.arg
+            for first, name in sums[product].items():
+                where = f"({row} + kr) * {product.size} + {first} + c"
+                if bias == TRANSPOSED:
+                    where = f"({first} + c) * {product.sources[0].size} + ({row} + kr)"
+                self._line(f"w = tl.load(w{weight} + {where}, mask=(kr < {run.size}) & inside, other=0.0)")
+                self._multiply("left", "w", name)
         self._end_loop()
+
+    def _places(self, pieces: Sequence[V]) -> list[tuple[int, str]]:
+        """Per piece, where it ends in its run, and the name of the address at which it would have to begin for its
+        elements to stand at their numbers in the run."""
+        found, begin = [], 0
+        for piece in pieces:
+            operand, offset = piece.arg
+            size = self.stages.operand_sizes[operand]
+            name = self._named(f"a{operand} + i{operand} * {size} + {offset - begin}")
+            begin += piece.size
+            found.append((begin, name))
+        return found
 
     def _multiply(self, left: str, right: str, sums: str = "acc") -> None:
         if self.compute == ELEMENT["f64"]:
@@ -214,18 +268,33 @@ class Body:
         self._tile_rows(size)
         self._line(f"inside = c < {size}")
         self._operand_rows()
-        for product, firsts in self.job.sums:
-            self._take_in(product, {first: self._name() for first in firsts})
-        self._line("live = valid & inside")
+        self._line("here = valid & inside")
+        if self.job.sums:
+            self._read_elements()
+        self._take_in({product: {first: self._name() for first in firsts} for product, firsts in self.job.sums})
         for store in self.job.stores:
-            self._store(store, "c", "live", self._value(store.v, "c", "live", "1.0"))
+            self._store(store, "c", "here", self._value(store.v, "c", "here", "1.0"))
 
-    def _take_in(self, product: V, sums: dict[int, str]) -> None:
-        """Sums of a product in the place of its parts; 1 outside of the tile, as everything else that maps read."""
-        self._sums(product, sums)
-        for first, name in sums.items():
-            self._line(f"{name} = tl.where(valid & inside, {name}, 1.0)")
-            self.sums[product, first] = name
+    def _read_elements(self) -> None:
+        """What the stored values read in step with their elements, while there are no sums to wait for yet."""
+        waiting, seen = [store.v for store in self.job.stores], set[V]()
+        while waiting:
+            v = waiting.pop()
+            if v in seen:
+                continue
+            seen.add(v)
+            if v.op == "load" or whole(v) in self.places:
+                self._value(v, "c", "here", "1.0")
+            elif v.is_elementwise:
+                waiting += v.sources
+
+    def _take_in(self, sums: _Sums) -> None:
+        """Sums of products in the place of their parts; 1 outside of the tile, as everything else that maps read."""
+        self._sums(sums)
+        for product, names in sums.items():
+            for first, name in names.items():
+                self._line(f"{name} = tl.where(valid & inside, {name}, 1.0)")
+                self.sums[product, first] = name
 
     def _operand_rows(self) -> None:
         """The row numbers of every operand that the job reads."""
@@ -315,6 +384,12 @@ class Body:
         kind = self.compute if store.output is None else self.element
         address = self._address(store.output, store.offset - store.first)
         self._line(f"tl.store({address} + ({at}), {name}.to({kind}), mask={mask})")
+
+
+def _chosen(places: Sequence[tuple[int, str]]) -> str:
+    """The address for the turn that begins at `k0`."""
+    (end, name), *others = places
+    return f"tl.where(k0 < {end}, {name}, {_chosen(others)})" if others else name
 
 
 def _narrow(at: str, outer: int, n: int, inner: int) -> str:

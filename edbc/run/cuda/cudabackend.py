@@ -17,8 +17,8 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -120,6 +120,7 @@ class CudaBackend:
 
     name = "cuda"
     adds = True
+    issues = True
     ordered_from = sys.maxsize  # operand rows are read by number anyway, and ordering takes a tenth of the host's time
 
     def __init__(self, device: torch.device, use_triton: bool = True):
@@ -191,19 +192,6 @@ class CudaBackend:
         return Path("torch") if triton is None else Path("triton", len(triton.branches))
 
     # --- mini-batches ----------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def looping(self) -> Iterator[None]:
-        """Inside, all mini-batches run in loops (`edbc.run.cuda.chains`), to be measured."""
-        issuers = self.forward, self.backward
-        before = [issuer.loops for issuer in issuers]
-        try:
-            for issuer in issuers:
-                issuer.loops = range(sys.maxsize)
-            yield
-        finally:
-            for issuer, loops in zip(issuers, before, strict=True):
-                issuer.loops = loops
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""

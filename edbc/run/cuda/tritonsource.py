@@ -12,18 +12,21 @@ Definitions.
 (3) What a branch is told, by name: per operand k `a{k}` its arena and `at{k}` where its row numbers stand; per output j
     `o{j}` its arena and `row{j}` the batch's first row there; `w{i}` and `b{i}` packed weights and biases; `p{i}`
     parameters; `work` the batch's workspace; `seg` the borders of items. All but `row{j}` are addresses.
-(4) Which step is next stands on the device: the address of its first record is in one of the two words of `cursor`, and
-    its program 0 writes that of the step after it to the other. So launches differ in `parity` alone, and a chain of
-    them serves every mini-batch. A step without work is a record without tiles.
-(5) The steps of a mini-batch may also run inside one launch, the *loop*: its programs pass a barrier after each step
-    instead, by counting themselves in the second word of `cursor`, from `before` steps on. They must all be resident.
-(6) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
+(4) A chain is so many launches, whose `number` says which step each of them is; where these stand is told on the
+    device: the first word of `cursor` points to the address of the first record of the chain's first step, behind which
+    stand those of the following steps. The first launch, which is told how many steps it is `ahead` of the next chain,
+    points the second word there; the last one, number -1, counts from that word, and moves the first. So a chain serves
+    every mini-batch, and nothing that a launch reads of its step is written by the one before. A step without work is a
+    record without tiles.
+(5) Types: `E` of elements in memory, which is what products multiply; `F` of computation, of sums and of the
     workspace, float32 unless elements are float64. So a bfloat16 value is rounded once, when it is stored or becomes a
     factor, to the nearest (ties to even) as torch does.
 
-Programs of a step never wait for each other, so but for the loop nothing needs to be resident together: a step ends
-where its launch does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next
-step are put in place meanwhile, and wait there until this one's writes are visible.
+Programs of a step never wait for each other, so nothing needs to be resident together: a step ends where its launch
+does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next
+step are put in place meanwhile, read what they are to do, and wait there until this one's writes are visible. They are
+not put in place before this one has seen those of the one before it: so what a launch reads before it waits may have
+been written two launches before, and a chain has three at least.
 
 Float64 products are sums of element-wise products, which any device has; float32 products follow torch's setting for
 float32 matrix products (`PRECISION`).
@@ -38,11 +41,16 @@ from enum import IntEnum
 
 from edbc.cells.values.value import REDUCTIONS, pieces_of
 from edbc.run.cuda.body import ELEMENT, START, STEP, Body, Tile, compute_type, power, tiles
-from edbc.run.cuda.stages import Job, Stages, whole
+from edbc.run.cuda.stages import MOST_LOADS, Job, Stages, whole
 
 CONSTANTS = ("PROGRAMS", "PRECISION", "PDL")
 MOST_STORES = 4
 """Of a map that takes a product in, for a tile of 64 columns."""
+FAR, MOST_FAR = 64, 8
+"""Factors that a turn of a small tile reads: it waits for memory more than it computes, so much is under way at once.
+That is 4 KB of shared memory for each matrix that it reads, three times, and the smallest cards have 99."""
+GATES = 64, 16
+"""Rows and most columns of a large tile of several gates."""
 ALIGNED = ("a", "o", "w", "b", "work")
 """Addresses that 16 divides, so that neighbouring elements go together."""
 
@@ -81,19 +89,15 @@ Variants = tuple[Branch, ...]
 """One job with tiles of several sizes, the smallest first: a step takes the largest that occupies the device."""
 
 
-def step_kernel(branches: Sequence[Branch], width: int, in_loop: bool = False) -> str:
-    """The text of a module whose function `step` runs a step, or all steps in a loop; `width` is that of records."""
+def step_kernel(branches: Sequence[Branch], width: int) -> str:
+    """The text of a module whose function `step` runs a step; `width` is that of records."""
     functions = [branch.text.format(number=number) for number, branch in enumerate(branches)]
     calls = [
         f"        if branch == {number}:\n            branch{number}(words, start, tiles, PROGRAMS, PRECISION)"
         for number in range(len(branches))
     ]
-    numbers = {"width": width, "bytes": 8 * width, **{field.name.lower(): int(field) for field in Field}}
-    records = _RECORDS.format(calls="\n".join(calls), **numbers)
-    if in_loop:
-        records = records.replace("\n", "\n    ")
-    entry = (_LOOP if in_loop else _STEP).format(records=records, **numbers)
-    return _HEAD.format(functions="\n\n".join(functions)) + entry
+    numbers = {"width": width, **{field.name.lower(): int(field) for field in Field}}
+    return _HEAD.format(functions="\n\n".join(functions)) + _STEP.format(calls="\n".join(calls), **numbers)
 
 
 _HEAD = """import triton
@@ -104,40 +108,28 @@ import triton.language as tl
 
 
 """
-_STEP = """@triton.jit(do_not_specialize=["parity"])
-def step(cursor, parity, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr):
+_STEP = """@triton.jit(do_not_specialize=["number", "ahead"])
+def step(cursor, number, ahead, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr):
+    pid = tl.program_id(0)
+    word = cursor + (number < 0).to(tl.int32)
+    starts = tl.load(word)
+    words = tl.load(starts.to(tl.pointer_type(tl.int64)) + number).to(tl.pointer_type(tl.int64))
+    left = tl.load(words + {left}).to(tl.int32)
     if PDL:
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
-    pid = tl.program_id(0)
-    record = tl.load(cursor + parity)
-    words = record.to(tl.pointer_type(tl.int64))
-    left = tl.load(words + {left}).to(tl.int32)
     if pid == 0:
-        tl.store(cursor + 1 - parity, record + left.to(tl.int64) * {bytes})
-{records}
-"""
-_LOOP = """@triton.jit(do_not_specialize=["before", "steps"])
-def step(cursor, before, steps, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr):
-    pid = tl.program_id(0)
-    words = tl.load(cursor).to(tl.pointer_type(tl.int64))
-    for done in range(before, before + steps):
-        left = tl.load(words + {left}).to(tl.int32)
-    {records}
-        tl.debug_barrier()
-        arrived = tl.atomic_add(cursor + 1, 1, sem="acq_rel") + 1
-        while arrived < (done + 1) * PROGRAMS:
-            arrived = tl.atomic_add(cursor + 1, 0, sem="acquire")
-        tl.debug_barrier()
-    if pid == 0:
-        tl.store(cursor, words.to(tl.int64))
-"""
-_RECORDS = """    for number in range(left):
+        if ahead > 0:
+            tl.store(cursor + 1, starts + ahead * 8)
+        if number < 0:
+            tl.store(cursor, starts)
+    for record in range(left):
         branch = tl.load(words + {branch}).to(tl.int32)
         tiles = tl.load(words + {tiles}).to(tl.int32)
         start = (pid + tl.load(words + {first}).to(tl.int32)) % PROGRAMS
 {calls}
-        words += {width}"""
+        words += {width}
+"""
 _BRANCH = """@triton.jit
 def branch{{number}}(words, start, tiles, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr):
     count = tl.load(words + {count}).to(tl.int32)
@@ -310,13 +302,15 @@ class _Writer:
         pieces = [piece for product in products for piece in pieces_of(product.sources[0])]
         widest = max((piece.size for piece in pieces), default=1)
         inner, sums = power(widest, 16, self._inner), sum(len(firsts) for _, firsts in job.sums) or 1
-        found = [Tile(16, 16, inner)]
+        loads = 1 if all(piece.op == "load" for piece in pieces) else MOST_LOADS
+        is_far = not self.is_double and sums + loads <= MOST_FAR
+        found = [Tile(16, 16, power(widest, 16, FAR) if is_far else inner)]
         if not self.is_double:
             # what several gates become fills the registers, and so do factors of float32, which no tensor core holds:
             # elements, or what stands in the workspace; and what is stored in many places
             is_large = self.stages.dtype == "f32" or len(job.stores) > MOST_STORES
             is_large = is_large or any(whole(piece) in self.stages.places for piece in pieces)
-            rows, most = (32, 16) if sums > 1 else (64, 32 if is_large else 64)
+            rows, most = GATES if sums > 1 else (64, 32 if is_large else 64)
             found.append(Tile(rows, power(job.v.size, 16, most), inner))
         return found
 

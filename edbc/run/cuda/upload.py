@@ -102,7 +102,17 @@ class Upload:
     def send(self) -> None:
         """Copy everything appended so far, once."""
         host = torch.empty(self.size // 8, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-        buffer = host if self.device.type == "cpu" else _room(self.size, self.device)
+        if self.device.type == "cuda":
+            self._buffer = copies_to(self.device).copy(host, self._fill)
+        else:
+            self._buffer = host if self.device.type == "cpu" else torch.empty_like(host, device=self.device)
+            self._fill(host, self._buffer)
+            if self._buffer is not host:
+                self._buffer.copy_(host)
+        self._parts, self._late = [], []
+
+    def _fill(self, host: torch.Tensor, buffer: torch.Tensor) -> None:
+        """Write all parts on the host, given where they will stand."""
         self.address = buffer.data_ptr()
         words = host.numpy()
         integers = words.view(np.int32)
@@ -113,10 +123,6 @@ class Upload:
                 words.view(np.uint8)[part.begin : part.end] = _bytes_of(values)
         for part, write in self._late:
             write(words[part.begin // 8 : part.end // 8].reshape(part.shape))
-        if buffer is not host:
-            _copy(buffer, host)
-        self._buffer = buffer
-        self._parts, self._late = [], []
 
     @property
     def buffer(self) -> torch.Tensor:
@@ -131,27 +137,28 @@ def _bytes_of(values: torch.Tensor) -> NDArray[Any]:
     return values.reshape(-1).view(torch.uint8).numpy()
 
 
+class CopyStream:
+    """The stream of copies to a device. Threads may share it: another thread's copies only make one wait longer."""
+
+    def __init__(self, device: torch.device):
+        self.stream = torch.cuda.Stream(device)
+        self.done = torch.cuda.Event()
+
+    def copy(self, host: torch.Tensor, fill: Callable[[torch.Tensor, torch.Tensor], None]) -> torch.Tensor:
+        """Memory of this stream that has what `fill(host, memory)` has left on the host; what the current stream does
+        from here on waits for it."""
+        current = torch.cuda.current_stream(self.stream.device)
+        with torch.cuda.stream(self.stream):
+            buffer = torch.empty_like(host, device=self.stream.device)
+            fill(host, buffer)
+            buffer.copy_(host, non_blocking=True)
+        self.done.record(self.stream)
+        current.wait_event(self.done)
+        buffer.record_stream(current)
+        return buffer
+
+
 @cache
-def _copies(device: torch.device) -> Any:
-    """The stream of copies to a device."""
-    return torch.cuda.Stream(device)
-
-
-def _room(size: int, device: torch.device) -> torch.Tensor:
-    """Memory on the device, of the stream that will write it."""
-    if device.type != "cuda":
-        return torch.empty(size // 8, dtype=torch.int64, device=device)
-    with torch.cuda.stream(_copies(device)):
-        return torch.empty(size // 8, dtype=torch.int64, device=device)
-
-
-def _copy(buffer: torch.Tensor, host: torch.Tensor) -> None:
-    """Up, on the stream of copies; what the current stream does from here on waits for it."""
-    if buffer.device.type != "cuda":
-        buffer.copy_(host, non_blocking=True)
-        return
-    copies, current = _copies(buffer.device), torch.cuda.current_stream(buffer.device)
-    with torch.cuda.stream(copies):
-        buffer.copy_(host, non_blocking=True)
-    current.wait_stream(copies)
-    buffer.record_stream(current)
+def copies_to(device: torch.device) -> CopyStream:
+    """Those to a device."""
+    return CopyStream(device)

@@ -157,7 +157,7 @@ def test_the_device_is_held_up_while_the_host_issues(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "device", Guard)
     monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: did.append(f"sleep {cycles:.0f}"), raising=False)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: did.append("wait"))
-    seconds = benchmark._held_up(lambda: did.append("run"), 0.5, torch.device("cuda"))
+    seconds = benchmark.held_up(lambda: did.append("run"), 0.5, torch.device("cuda"))
 
     assert seconds == 0.25
     assert did == [f"sleep {0.5 * benchmark.CYCLES_PER_SECOND:.0f}", "event", "run", "event", "wait"]
@@ -258,13 +258,11 @@ def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
     model = {"rows": [{"model": "tree_lstm", "batch_size": 2, "hidden_size": 16, "device": small.device,
                        "floor": small.floor, "steps": small.steps}]}  # fmt: skip
     measured = {"rows": [
-        {"name": "plans/tree_lstm.yaml", "batch_size": 2, "hidden_size": 16, "device_seconds": 2e-6 * small.device,
-         "loop_seconds": 3e-6 * small.device},
+        {"name": "plans/tree_lstm.yaml", "batch_size": 2, "hidden_size": 16, "device_seconds": 2e-6 * small.device},
         {"name": "plans/tree_lstm.yaml", "batch_size": 4, "hidden_size": 16, "device_seconds": 1.0},
     ]}  # fmt: skip
     (found,) = gpu_gaps.beside(measured, model)
     assert found["ratio"] == pytest.approx(2)
-    assert found["in_loop"] == pytest.approx(3 * small.device)
     assert found["of_floor"] == pytest.approx(small.floor / small.device / 2)
 
 
@@ -272,23 +270,22 @@ def test_a_model_is_told_beside_what_was_measured(scripts: Any) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU needs no interpreter")
 def test_gaps_run_in_the_interpreter(scripts: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str],
                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
-    """Launches, chains, loops, the LSTM on packed sequences, the file: the way that a GPU's figures take."""
+    """Chains, stretches, the LSTM on packed sequences and texts, the file: the way that a GPU's figures take."""
     import gpu_gaps
 
     monkeypatch.setattr(gpu_gaps, "STEPS", 16)
     monkeypatch.setattr(gpu_gaps, "LENGTHS", (16,))
     monkeypatch.setattr(gpu_gaps, "SIZES", (4, 16))
+    monkeypatch.setattr(gpu_gaps, "FIXED", replace(gpu_gaps.FIXED, settings=(("length", 2),)))
     found = tmp_path / "gaps.json"
     assert gpu_gaps.main(["--device", "cpu", "--json", str(found), "--measured", "/nowhere"]) == 0
     record = json.loads(found.read_text())
 
-    assert set(record) == {"gap_us", "launchers_us", "cudnn_us"}
-    assert set(record["gap_us"]) == {"2", "16"}
-    assert [(name, set(times)) for name, times in record["launchers_us"].items()] == [
-        (name, {"4", "16"}) for name in ("chains", "loop")
-    ]
-    assert all(took > 0 for times in (record["gap_us"], *record["launchers_us"].values()) for took in times.values())
-    assert "loop, us by steps without work: 4: " in capsys.readouterr().out
+    assert set(record) == {"gap_us", "steps_us", "cudnn_us", "fixed_us"}
+    assert set(record["gap_us"]) == {"16"}
+    assert set(record["steps_us"]) == {"4", "16"}
+    assert all(took > 0 for name in ("gap_us", "steps_us", "cudnn_us") for took in record[name].values())
+    assert "us by steps without work: 4: " in capsys.readouterr().out
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")

@@ -201,7 +201,11 @@ def test_texts_are_python_with_the_arguments_that_they_use() -> None:
         assert [f.name for f in functions] == [*(f"branch{i}" for i in range(len(branches))), "step"]
         for function in functions:
             given = {a.arg for a in function.args.args}
-            assert {"PROGRAMS", "PRECISION"} <= given <= {"words", "start", "tiles", "cursor", "parity", *CONSTANTS}
+            assert (
+                {"PROGRAMS", "PRECISION"}
+                <= given
+                <= {"words", "start", "tiles", "cursor", "number", "ahead", *CONSTANTS}
+            )
             stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             loaded = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
             known = {*given, "tl", "triton", "range", *(f.name for f in functions)}

@@ -19,6 +19,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.waited: list[Any] = []
+        self.cuda_stream = id(self)
 
     def wait_event(self, event: Any) -> None:
         self.waited.append(event)
@@ -46,6 +47,7 @@ def test_another_stream_waits_for_the_packing(monkeypatch: pytest.MonkeyPatch) -
     first, second, memory = Stream(), Stream(), Memory()
     current = [first]
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[0])
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: current[0].cuda_stream, raising=False)
     monkeypatch.setattr(torch.cuda, "Event", Event)
     made = origin(torch.device("cuda", 0))
     assert made is not None

@@ -52,13 +52,13 @@ class Recording(CudaBackend):
     def __init__(self, use_triton: bool):
         super().__init__(META, use_triton)
         self.why_not = None if use_triton else self.why_not
-        self.started: list[tuple[torch.Tensor, int]] = []
+        self.started: list[int] = []
         for issuer in (self.forward, self.backward):
             issuer._function = lambda text: {(ON_HOST,): self._note}
 
-    def _note(self, cursor: torch.Tensor, parity: int, **constants: Any) -> None:
+    def _note(self, cursor: torch.Tensor, number: int, ahead: int, **constants: Any) -> None:
         assert constants["PROGRAMS"] == ON_HOST
-        self.started.append((cursor, parity))
+        self.started.append(number)
 
 
 def meta_net(name: str, use_triton: bool) -> tuple[Net, list[Any], Recording]:
@@ -117,7 +117,7 @@ def test_a_backward_pass_goes_up_in_one_copy_and_nothing_comes_down(name: str) -
 
 @pytest.mark.parametrize("name", NINE)
 def test_steps_as_reported(name: str) -> None:
-    """As many steps as the longest path, those of `path` for each batch where somebody watches; parities take turns."""
+    """As many steps as the longest path, those of `path` for each batch where somebody watches; numbered by chains."""
     net, instances, backend = meta_net(name, use_triton=True)
     net.run(instances)
     prepared = net.prepare(instances)
@@ -125,7 +125,7 @@ def test_steps_as_reported(name: str) -> None:
     net.execute(prepared)
 
     assert len(backend.started) == sum(cut(prepared.demand.steps)) >= prepared.demand.steps > 0
-    assert [parity for _, parity in backend.started] == [0, 1] * (len(backend.started) // 2)
+    assert backend.started == [k for n in cut(prepared.demand.steps) for k in (*range(n - 1), -1)]
     per_batch: list[int] = []
     backend.started.clear()
     net.execute(prepared, lambda _, batch: per_batch.append(len(backend.started) - sum(per_batch)))
@@ -156,7 +156,7 @@ def test_a_run_tells_paths_and_launches() -> None:
     )
     assert "ran by       triton: internal (1), leaf (1), out (1)" in text
     assert f"launches     {stats.launches:,} for {stats.device_steps:,} steps" in text
-    assert "warm-up: 1 step kernel compiled and 3 chains captured in" in text
+    assert "warm-up: 1 step kernel compiled and 5 chains captured in" in text
     assert "issued in" in text
     assert "policy       waves by the rule" in text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import linecache
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from bound import RandomTreeModel, plan_for, random_trees
 from devices import DEVICE, NINE, needs_triton, on_device, opened, paths, require_parity, zoo_net
 from rounding import round_as_a_device
 from torch import nn
-from torch.utils._pytree import tree_leaves
 from zoo_names import DYNAMIC
 
 from edbc.base.operations import OPERATIONS as TABLE
@@ -21,11 +19,9 @@ from edbc.capture.code.mark import cell
 from edbc.cells.parts import SplitCell
 from edbc.cells.values.evaluate import MAPS
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import Chains, Loop
 from edbc.run.cuda.compiled import FUNCTIONS, KEPT, function_of, missing
 from edbc.run.cuda.tritonops import OPERATIONS
 from edbc.run.passes import chunks, eagerparts
-from edbc.run.session import Net
 from edbc.schedule.checker import check_schedule
 
 pytestmark = needs_triton
@@ -71,34 +67,6 @@ def test_the_whole_zoo_equals_eager(name: str, dtype: torch.dtype) -> None:
     require_parity(net, instances)
     if name in NINE:
         assert set(paths(net, instances).values()) == {"triton"}
-
-
-@pytest.mark.parametrize("name", ["tree_lstm", "tree_gru"])
-def test_a_loop_gives_the_bits_of_chains(name: str) -> None:
-    """One launch that passes a barrier after each step, forward and backward, again and again."""
-    net, instances = zoo_net(name, torch.float32, count=1)
-    both = net.backend.forward, net.backend.backward
-    for issuer in both:
-        issuer.programs = issuer.programs if DEVICE.type == "cuda" else 1  # as many choose the same tiles
-    expected, wanted = gradients_and_results(net, instances)
-    for issuer in both:
-        issuer.loops = range(1 << 30)
-    assert net.prepare(instances).demand.launches == 1
-    for _ in range(2):
-        results, gradients = gradients_and_results(net, instances)
-        assert all(map(torch.equal, results, expected))
-        assert all(map(torch.equal, gradients, wanted))
-    kinds = [type(launcher) for launcher in net.backend.forward._launchers.values()]
-    assert kinds == [Chains, Loop]
-
-
-def gradients_and_results(net: Net, instances: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Leaves of what a training step returns, and the parameters' gradients of their sum."""
-    net.model.zero_grad()
-    leaves = [leaf for leaf in tree_leaves(net.trainer.run(instances)) if isinstance(leaf, torch.Tensor)]
-    torch.stack([leaf.sum() for leaf in leaves]).sum().backward()
-    gradients = [p.grad for p in net.model.parameters() if p.grad is not None]
-    return [leaf.detach() for leaf in leaves], gradients
 
 
 @pytest.mark.parametrize("name", ["tree_lstm", "mv_rnn"])
