@@ -305,10 +305,10 @@ def compile_file(
     The same as `edbc compile MODEL -o OUTPUT` with options of these names (`config` is `--set`): guards of a plan that
     stands at `output` are kept, and its cost table and its record of a weights file too, unless `costs`, `profile` or
     `weights` say otherwise. Raises what `edbc.tools.compile.compiler.compile_model` raises, PlanError when `costs`
-    names no plan with a cost table, and what `edbc.run.weightsfile.weights_for` raises.
+    names no plan with a cost table, and what `edbc.run.weights.weightsfile.weights_for` raises.
     """
     from edbc.plan.writer import write_plan
-    from edbc.run.weightsfile import weights_for
+    from edbc.run.weights.weightsfile import weights_for
     from edbc.stages.table import table_for
     from edbc.tools.compile.compiler import compile_model
 

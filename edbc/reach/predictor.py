@@ -33,7 +33,7 @@ from edbc.plan.reader import read_plan
 from edbc.reach.outcomes import Failure, outcomes
 from edbc.run.modelfile import file_sha256, hash_model_file
 from edbc.run.outputs import rows_by_name
-from edbc.run.weightsfile import SEEDED, Weights
+from edbc.run.weights.weightsfile import SEEDED, Weights
 from edbc.tools.checking import model_path
 from edbc.tools.running import Bound, Setting, bind_plan
 

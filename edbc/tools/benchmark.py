@@ -57,7 +57,7 @@ from edbc.run.passes.arenas import arena_bytes
 from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.passes.placement import place
 from edbc.run.session import Net, Stats
-from edbc.run.weightsfile import model_of_plan
+from edbc.run.weights.weightsfile import model_of_plan
 from edbc.schedule.schedule import Schedule
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager

@@ -24,7 +24,7 @@ from edbc.plan.plan import Guard, Plan, PlanCell
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.run.modelfile import hash_model_file, hashed_files
-from edbc.run.weightsfile import recorded_weights
+from edbc.run.weights.weightsfile import recorded_weights
 
 PASSED, IMPROVED, REGRESSED, CHANGED = "passed", "improved", "regressed", "changed"
 

@@ -26,7 +26,7 @@ from edbc.errors import ModelError, StaleError
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan
-from edbc.run.weightsfile import SEEDED, model_of_plan
+from edbc.run.weights.weightsfile import SEEDED, model_of_plan
 from edbc.tools.checking import model_path, require_same_model
 
 if TYPE_CHECKING:

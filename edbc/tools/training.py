@@ -26,7 +26,7 @@ from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.run.dataset import CapturedDataset, items_of
 from edbc.run.modelfile import ModelFile, file_sha256
-from edbc.run.weightsfile import SEEDED
+from edbc.run.weights.weightsfile import SEEDED
 from edbc.tools.report.curves import epochs_picture
 from edbc.tools.running import SAMPLED, Bound, Warn, bind_plan
 from edbc.tools.running import Setting as Binding

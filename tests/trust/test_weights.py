@@ -15,7 +15,7 @@ from edbc.plan import FileRef, Plan, plan_text, read_plan
 from edbc.plan.verify import is_weights_name
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
-from edbc.run.weightsfile import recorded_weights, weights_for
+from edbc.run.weights.weightsfile import recorded_weights, weights_for
 
 
 def write_weights(path: Path, value: float) -> Path:

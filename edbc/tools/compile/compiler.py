@@ -58,7 +58,7 @@ from edbc.run.modelfile import Config, ModelFile, file_sha256, import_model_file
 from edbc.run.passes.eagerparts import external_operands
 from edbc.run.passes.placement import place
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
-from edbc.run.weightsfile import Weights
+from edbc.run.weights.weightsfile import Weights
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
 from edbc.tools.compile.decisions import Decisions, decide

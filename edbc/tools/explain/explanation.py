@@ -386,7 +386,7 @@ def explain_file(
 def _bind(plan: Plan, path: Path, model: str | None, settings: dict[str, Any]) -> Bound:
     from edbc.run.instances import AS_BUILT
     from edbc.run.session import Net, check_requirements
-    from edbc.run.weightsfile import model_of_plan
+    from edbc.run.weights.weightsfile import model_of_plan
     from edbc.tools.checking import model_path, require_same_model
     from edbc.tools.running import Bound
 

@@ -20,7 +20,7 @@ from edbc.plan.plan import FileRef
 from edbc.plan.reader import read_bytes
 from edbc.plan.static import StaticPlan
 from edbc.run.modelfile import import_model_file
-from edbc.run.weightsfile import model_of_plan
+from edbc.run.weights.weightsfile import model_of_plan
 from edbc.stages import Stages
 from edbc.stages.capture import cast
 from edbc.stages.devices import machine_of

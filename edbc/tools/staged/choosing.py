@@ -24,7 +24,7 @@ from edbc.errors import InputError, UnsupportedError
 from edbc.plan.plan import Guard
 from edbc.plan.static import write_static_plan
 from edbc.run.modelfile import import_model_file
-from edbc.run.weightsfile import weights_for
+from edbc.run.weights.weightsfile import weights_for
 from edbc.stages import Stages
 from edbc.stages.capture import Traced, is_stackable, trace
 from edbc.stages.table import CostTable, read_table, table_for, table_path, write_table

@@ -24,7 +24,7 @@ from edbc.plan.plan import FileRef, Guard, ModelRef
 from edbc.plan.static import INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
 from edbc.run.backend import require_device
 from edbc.run.modelfile import Config, ModelFile
-from edbc.run.weightsfile import Weights
+from edbc.run.weights.weightsfile import Weights
 from edbc.stages import Stages
 from edbc.stages.capture import cast
 from edbc.stages.cpu.execute import Wrap

@@ -20,7 +20,7 @@ from edbc.errors import InputError, StaleError
 from edbc.plan.static import StaticPlan
 from edbc.run.backend import require_device, wait_for
 from edbc.run.modelfile import Config, ModelFile, import_model_file
-from edbc.run.weightsfile import model_of_plan
+from edbc.run.weights.weightsfile import model_of_plan
 from edbc.stages.capture import cast, stacked
 from edbc.stages.cpu.kernels import Task
 from edbc.stages.cuda.net import DeviceNet, Span
