@@ -17,7 +17,7 @@ Whether units are those of the model, and whether kernels that are merged can be
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -59,6 +59,9 @@ FORMS = ("one thread", "all threads", "sequential", "merge", "greedy", "concurre
 """Schedules of a whole network, the plainest first: each unit in one thread; in all threads; each by the cheaper of the
 two; products of one input merged; everything that is ready at once; the cheapest stages without merges; the cheapest
 of all; the same where units wait for what they read alone."""
+KERNELS = tuple(f"channels {at} and relu {how}" for at in ("last", "first") for how in ("fused", "apart"))
+"""Which calls of a GPU's library run units: how values of images stand there, and whether a convolution has its relu
+inside. The first runs unless another is faster."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,15 @@ class FormCost:
     """What the whole network takes by one form of schedule, measured in turns with the others."""
 
     form: str
+    median_ns: int
+    spread_ns: int
+
+
+@dataclass(frozen=True)
+class KernelCost:
+    """What the whole network takes by one of KERNELS, one unit after the other, measured in turns with the others."""
+
+    kernels: str
     median_ns: int
     spread_ns: int
 
@@ -132,6 +144,8 @@ class Static:
     """The whole network by every form, what the form was chosen by; empty where nothing could run."""
     units: tuple[PlanUnit, ...]
     blocks: tuple[PlanBlock, ...]
+    kernels: str | None = None
+    """One of KERNELS; None on a CPU, and where the table has none: the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +178,14 @@ FORM_COSTS = ListOf(
     Record(FormCost, {"form": Choice(FORMS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME}, flow=True),
     len(FORMS),
 )
+KERNEL_COSTS = ListOf(
+    Record(
+        KernelCost,
+        {"kernels": Choice(KERNELS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME},
+        flow=True,
+    ),
+    len(KERNELS),
+)
 STATIC = Record(
     Static,
     {
@@ -176,6 +198,7 @@ STATIC = Record(
         "s": Integer(high=63),
         "gap": Number(low=0, high=1),
         "form": Choice(FORMS),
+        "kernels": Choice(KERNELS),
         "measured": FORM_COSTS,
         "units": ListOf(
             Record(
@@ -223,6 +246,7 @@ STATIC = Record(
             least=1,
         ),
     },
+    optional=("kernels",),
 )
 STATIC_PLAN = Record(
     StaticPlan,
@@ -276,10 +300,14 @@ def verify_static_plan(plan: StaticPlan, place: Place = in_memory) -> StaticPlan
 
 def verify_forms(forms: tuple[FormCost, ...], where: Where) -> None:
     """Check (5), of a plan or a cost table. Raises PlanError."""
-    names = [cost.form for cost in forms]
+    require_once([cost.form for cost in forms], "form of schedule", where)
+
+
+def require_once(names: Sequence[str], kind: str, where: Where) -> None:
+    """Raise PlanError where a name is there twice."""
     for name in names:
         if names.count(name) > 1:
-            _fail(where, "each form of schedule once", f"'{name}' again")
+            _fail(where, f"each {kind} once", f"'{name}' again")
 
 
 def _fail(where: Where, expected: str, got: str) -> NoReturn:

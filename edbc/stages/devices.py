@@ -6,19 +6,21 @@ another. Its `threads` are streams, and no unit runs over several of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Protocol
 
 import torch
 
 from edbc.errors import StaleError
+from edbc.plan.static import KERNELS
 from edbc.run.cuda.compiled import precision
 from edbc.run.precision import convolution_precision
 from edbc.stages.cpu.execute import Team, Wrap
 from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cpu.measure import Measurement
 from edbc.stages.cpu.net import StagedNet
+from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.graph import Block
@@ -42,10 +44,15 @@ def machine_of(device: str, threads: int) -> Machine:
     return Machine(threads, threads > 1 and not device.startswith(CUDA))
 
 
-def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool = True,
+def kernels_on(static: StaticModel) -> Sequence[str]:
+    """The choices of kernels that there are where a model's weights are."""
+    return () if static.device.type == "cpu" else KERNELS
+
+
+def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool = True, kernels: str | None = None,
            wrap: Wrap | None = None) -> BatchNet[Any]:  # fmt: skip
-    """A model bound to a schedule, where its weights are; `wrap` is for threads. Raises StaleError for stages that a
-    GPU has not."""
+    """A model bound to a schedule, where its weights are; `kernels` are for a GPU, `wrap` is for threads. Raises
+    StaleError for stages that a GPU has not."""
     if static.device.type == "cpu":
         return StagedNet(static, schedule, threads, barriers, wrap or (lambda units, task: task))
     if any(run == SPLIT for _, run in schedule):
@@ -53,7 +60,7 @@ def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool
             "plan: expected stages that were measured on a GPU, got some that all threads of a CPU share; measure "
             "again with 'edbc compile --profile --device cuda'"
         )
-    return DeviceNet(static, schedule, threads, barriers)
+    return DeviceNet(static, schedule, threads, barriers, how=HOWS[kernels or KERNELS[0]])
 
 
 class Measuring(Protocol):
@@ -67,10 +74,10 @@ class Measuring(Protocol):
 
 
 @contextmanager
-def measuring(static: StaticModel, batch: int, threads: int) -> Iterator[Measuring]:
+def measuring(static: StaticModel, batch: int, threads: int, kernels: str | None = None) -> Iterator[Measuring]:
     """What measures stages where a model's weights are, on batches of one size."""
     if static.device.type != "cpu":
-        yield DeviceMeasurement(static, batch, threads)
+        yield DeviceMeasurement(static, batch, threads, HOWS[kernels or KERNELS[0]])
         return
     with closing(Team(threads)) as team:
         yield Measurement(static, batch, team)

@@ -26,7 +26,7 @@ from edbc.errors import PlanError, StaleError
 from edbc.plan.plan import FORMAT_VERSION
 from edbc.plan.reader import parse_as, read_bytes
 from edbc.plan.schema import VERSION, Choice, Integer, ListOf, Record, Text
-from edbc.plan.static import FORM_COSTS, STRATEGIES, FormCost, verify_forms
+from edbc.plan.static import FORM_COSTS, KERNEL_COSTS, STRATEGIES, FormCost, KernelCost, require_once, verify_forms
 from edbc.plan.writer import document_text
 from edbc.stages.endings import MOST_UNITS, Dag, members, set_of
 
@@ -76,6 +76,8 @@ class CostTable:
     overhead_ns: int
     forms: tuple[FormCost, ...] = ()
     """What the whole network takes by every form of schedule; empty where it was not measured."""
+    kernels: tuple[KernelCost, ...] = ()
+    """What it takes by every choice of a GPU's kernels, of which the fastest were measured from then on."""
     blocks: tuple[BlockCosts, ...] = ()
 
 
@@ -102,6 +104,7 @@ TABLE = Record(
         "batch_size": Integer(low=1, high=1_000_000),
         "overhead_ns": Integer(high=MOST_NANOSECONDS),
         "forms": FORM_COSTS,
+        "kernels": KERNEL_COSTS,
         "blocks": ListOf(
             Record(
                 BlockCosts,
@@ -110,6 +113,7 @@ TABLE = Record(
             1_000,
         ),
     },
+    optional=("kernels",),
 )
 
 
@@ -178,9 +182,10 @@ def parse_table(text: bytes | str, where: str) -> CostTable:
 
 
 def verify_table(table: CostTable, where: str) -> CostTable:
-    """Check what must hold between fields: each form of schedule once; blocks are DAGs, each once; groups are the
-    connected components of a stage, each strategy of a stage once. Raises PlanError."""
+    """Check what must hold between fields: each form of schedule and choice of kernels once; blocks are DAGs, each
+    once; groups are the connected components of a stage, each strategy of a stage once. Raises PlanError."""
     verify_forms(table.forms, lambda: f"{where}: forms")
+    require_once([cost.kernels for cost in table.kernels], "choice of kernels", lambda: f"{where}: kernels")
     seen = set()
     for number, block in enumerate(table.blocks):
         place = f"{where}: block {number}"

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from commands import command as edbc
 from networks import TINY, sequential, tiny, tiny_images
 from test_execution import merging, scheduled
 
+from edbc.plan.static import KERNELS
 from edbc.run.precision import convolution_precision, in_ieee
-from edbc.stages.cuda.kernels import How
+from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.graph import block_of
@@ -37,15 +37,14 @@ def ieee() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ieee")
-@pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("images", [torch.channels_last, torch.contiguous_format])
-def test_every_form_gives_eager_numbers(network: StaticModel, images: torch.memory_format, fused: bool) -> None:
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_every_form_gives_eager_numbers(network: StaticModel, kernels: str) -> None:
     """One unit after the other, in stages, merged, and without barriers, captured and replayed on other images."""
     mixed, merged = scheduled(network), merging(network)
     forms = [(sequential(network.graph), True), (mixed, True), (mixed, False), (merged, True), (merged, False)]
     eager = Eager(network.model)
     for schedule, barriers in forms:
-        with DeviceNet(network, schedule, 4, barriers, how=How(images, fused)) as net:
+        with DeviceNet(network, schedule, 4, barriers, how=HOWS[kernels]) as net:
             for seed in range(2):
                 batch = [image.cuda() for image in tiny_images(network.name, 3, seed)]
                 parity = Parity()

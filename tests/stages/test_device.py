@@ -20,7 +20,7 @@ from test_execution import eager_of, merging, scheduled
 
 from edbc.errors import LayoutError
 from edbc.stages.cpu.lifetimes import Schedule
-from edbc.stages.cuda.kernels import How
+from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.cuda.program import Program, program_of, verify_program
@@ -96,7 +96,7 @@ def test_every_form_gives_eager_numbers(network: StaticModel) -> None:
     for batch in (1, 3):
         images = tiny_images(network.name, batch)
         for number, (schedule, barriers) in enumerate(schedules(network)):
-            how, parity = How(torch.channels_last if number % 2 else torch.contiguous_format), Parity()
+            how, parity = [*HOWS.values()][number % len(HOWS)], Parity()
             with DeviceNet(network, schedule, 4, barriers, how=how) as net:
                 for results in zip(net(images), *eager_of(network, batch), strict=True):
                     parity.add(*results)

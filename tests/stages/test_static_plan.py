@@ -19,7 +19,9 @@ from edbc.errors import EdbcError, PlanError, StaleError
 from edbc.plan.reader import read_plan
 from edbc.plan.static import (
     FORMS,
+    KERNELS,
     FormCost,
+    KernelCost,
     StaticPlan,
     parse_static_plan,
     read_any_plan,
@@ -29,10 +31,11 @@ from edbc.plan.static import (
 )
 from edbc.run.modelfile import import_model_file
 from edbc.stages.capture import is_stackable
+from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.devices import net_of
-from edbc.stages.forms import chosen_form
+from edbc.stages.forms import chosen_form, chosen_kernels
 from edbc.stages.net import StaticModel
 from edbc.stages.table import Cost, CostTable, Entry, parse_table, read_table, require_table, table_text, write_table
 from edbc.tools.staged.running import Verifier
@@ -195,6 +198,10 @@ def test_a_plainer_form_runs_unless_it_is_slower_by_more_than_the_spread() -> No
     assert chosen_form((both, one)) == "both"
     assert chosen_form((replace(both, spread_ns=100), one)) == "one thread"
     assert chosen_form(()) == "both"
+    first, last = (KernelCost(kernels, 1000, 0) for kernels in (KERNELS[0], KERNELS[3]))
+    assert chosen_kernels((last, first)) == KERNELS[0]
+    assert chosen_kernels((replace(last, median_ns=900, spread_ns=99), first)) == KERNELS[3]
+    assert chosen_kernels(()) is None
 
 
 def test_a_graph_too_wide_is_refused(plans: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,11 +256,12 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling and running as on a GPU, whose streams are the host's."""
 
     @contextmanager
-    def measuring(static: StaticModel, batch: int, threads: int) -> Iterator[DeviceMeasurement]:
-        yield DeviceMeasurement(static, batch, threads)
+    def measuring(static: StaticModel, batch: int, threads: int, kernels: str) -> Iterator[DeviceMeasurement]:
+        yield DeviceMeasurement(static, batch, threads, HOWS[kernels])
 
     for name in ("edbc.tools.staged.compiling.net_of", "edbc.stages.forms.net_of"):
-        monkeypatch.setattr(name, lambda *given: DeviceNet(*given[:4]))
+        monkeypatch.setattr(name, lambda *given: DeviceNet(*given[:4], how=HOWS[given[4]]))
+    monkeypatch.setattr("edbc.stages.forms.kernels_on", lambda static: KERNELS)
     monkeypatch.setattr("edbc.tools.staged.compiling.measuring", measuring)
     for name in ("compiling", "running"):
         monkeypatch.setattr(f"edbc.tools.staged.{name}.device_name", lambda kind="cpu": "cuda: a GPU (tf32)")
@@ -270,6 +278,9 @@ def test_plans_of_a_gpu(plans: Path, as_on_a_gpu: None, monkeypatch: pytest.Monk
     runs = {entry.run for block in table.blocks for entry in block.stages}
     assert runs == {"concurrent", "merge"}
     assert {cost.form for cost in plan.static.measured} == {*FORMS} - {"one thread", "all threads"}
+    assert [cost.kernels for cost in table.kernels] == list(KERNELS)
+    assert plan.static.kernels == chosen_kernels(table.kernels)
+    assert f"kernels: {plan.static.kernels}" in edbc("explain", plans / "gpu.yaml").output
     result = edbc("run", plans / "gpu.yaml", "--limit", "3", "--verify", "--trace", plans / "trace.json")
     assert result.exit_code == 0, result.output
     events = json.loads((plans / "trace.json").read_text())["traceEvents"]
@@ -278,6 +289,9 @@ def test_plans_of_a_gpu(plans: Path, as_on_a_gpu: None, monkeypatch: pytest.Monk
 
     monkeypatch.undo()
     assert edbc("check", plans / "gpu.yaml").exit_code == 0
+    other = next(kernels for kernels in KERNELS if kernels != plan.static.kernels)
+    write_static_plan(replace(plan, static=replace(plan.static, kernels=other)), plans / "gpu.yaml")
+    assert "kernels: planning again gives something else" in edbc("check", plans / "gpu.yaml").output
     monkeypatch.setattr(compiling, "device_name", lambda kind="cpu": "cuda: a GPU (ieee)")
     result = edbc(*options)
     assert result.exit_code == 4

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
+from edbc.plan.static import KERNELS
 from edbc.stages.cpu.kernels import Bound, Task, Tasks
 from edbc.stages.cpu.products import Product, Runner
 
@@ -22,13 +23,18 @@ from edbc.stages.cpu.products import Product, Runner
 class How(NamedTuple):
     """Choices between calls that give the same."""
 
-    images: torch.memory_format = torch.channels_last
+    images: torch.memory_format
     """How values of images stand."""
-    fused: bool = True
+    fused: bool
     """Whether relu joins a convolution's kernel."""
 
 
-HOW = How()
+HOWS = {
+    kernels: How(torch.channels_last if "channels last" in kernels else torch.contiguous_format, "fused" in kernels)
+    for kernels in KERNELS
+}
+"""By the names that plans have of them."""
+HOW = HOWS[KERNELS[0]]
 
 
 class DeviceTasks(Tasks):

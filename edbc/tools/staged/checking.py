@@ -71,7 +71,7 @@ def renew_static(path: Path, plan: StaticPlan, model_file: Path) -> StaticPlan:
 
 def differences(plan: StaticPlan, renewed: StaticPlan) -> Iterator[tuple[str, str]]:
     """What planning again gives otherwise: a name, and a sentence."""
-    for name in ("r", "s", "gap", "form", "measured", "units"):
+    for name in ("r", "s", "gap", "form", "kernels", "measured", "units"):
         if getattr(plan.static, name) != getattr(renewed.static, name):
             yield name, f"{name}: planning again gives something else"
     if len(plan.static.blocks) != len(renewed.static.blocks):

@@ -30,7 +30,7 @@ from edbc.stages.capture import cast
 from edbc.stages.cpu.execute import Wrap
 from edbc.stages.cpu.products import merge_sets
 from edbc.stages.devices import STREAMS, gpu_name, machine_of, measuring, net_of
-from edbc.stages.forms import OPEN, chosen_form, measured_forms
+from edbc.stages.forms import OPEN, chosen_form, chosen_kernels, measured_forms, measured_kernels
 from edbc.stages.graph import UnitGraph
 from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.plan_graph import Planned, schedule_graph
@@ -144,7 +144,8 @@ def measured_costs(static: StaticModel, stages: Stages, head: CostTable,
                    progress: Progress) -> tuple[Costs, list[Planned]]:  # fmt: skip
     """A table that is measured now, and the schedule that it gives."""
     machine = machine_of(head.device, head.threads)
-    with measuring(static, head.batch_size, head.threads) as measurement:
+    head = replace(head, kernels=measured_kernels(static, head.batch_size))
+    with measuring(static, head.batch_size, head.threads, chosen_kernels(head.kernels)) as measurement:
         costs = Costs(replace(head, overhead_ns=measurement.overhead()))
 
         def report(done: int, total: int, scheduled: Scheduled | None) -> None:
@@ -152,7 +153,7 @@ def measured_costs(static: StaticModel, stages: Stages, head: CostTable,
             progress("profile", done, total, {"name": "kinds of blocks", **facts})
 
         planned = schedule_graph(static, machine, costs, stages, measurement.stage, report, MOST_SECONDS)
-    costs.head = replace(costs.head, forms=measured_forms(static, planned, head.threads, head.batch_size))
+    costs.head = replace(costs.head, forms=measured_forms(static, planned, head))
     return costs, planned
 
 
@@ -171,6 +172,7 @@ def static_section(graph: UnitGraph, planned: Sequence[Planned], table: CostTabl
         s=limits.s,
         gap=limits.gap,
         form=form,
+        kernels=chosen_kernels(table.kernels),
         measured=table.forms,
         units=plan_units(graph),
         blocks=tuple(_plan_block(block, names, form) for block in planned),
@@ -247,7 +249,7 @@ def bound_net(static: StaticModel, plan: StaticPlan, wrap: Wrap | None = None) -
         groups = tuple(tuple(number[name] for name in group) for group in stage.groups)
         _require_strategy(static, [u for group in groups for u in group], stage)
         schedule.append((groups, stage.run))
-    return net_of(static, schedule, plan.static.threads, plan.static.form != OPEN, wrap)
+    return net_of(static, schedule, plan.static.threads, plan.static.form != OPEN, plan.static.kernels, wrap)
 
 
 def _require_units(graph: UnitGraph, plan: StaticPlan) -> None:
