@@ -1,64 +1,81 @@
 """Static networks in stages on a GPU: every form of schedule beside eager PyTorch, in one command.
 
-    python benchmarks/gpu_stages.py --out build/gpu_stages [--seconds 150] [--batches 1 32] [--precision default]
-        [--profile-seconds 45] [--gap 0.01] [--tables DIR] [--compile] [--dry] [NETWORK ...]
+    python benchmarks/gpu_stages.py --out build/gpu_stages [--seconds 150] [--batches 1 32] [--others 8 16 64 128]
+        [--steps kernels profile forms bounds eager] [--precision default] [--profile-seconds 25] [--gap 0.01]
+        [--tables FOLDER_OR_TAR] [--compile 60] [--lock FILE] [--dry] [NETWORK ...]
 
-Per network and batch size, the first of `--batches` for all networks before the second: our kernels one after the other
-in one CUDA graph, in both layouts of images and with relu in the convolution or not, of which the fastest runs on;
-profiling, as `edbc compile --profile --device cuda` does; every form of schedule, taking turns, each compared with
-eager by the usual rule; eager with and without a CUDA graph; and the longest path by the table, which no schedule of
-these units can beat.
+Steps per network and batch size, the first of `--batches` for all networks before the second:
+
+- kernels: one unit after the other in one CUDA graph, in both layouts of images and with relu in the convolution or
+  not, of which the fastest runs on;
+- profile: as `edbc compile --profile --device cuda` does;
+- forms: every form of schedule, taking turns, each compared with eager by the usual rule;
+- bounds: the longest path by the table, which no schedule of these units can beat;
+- eager: with and without a CUDA graph.
+
+Then every size of `--others` (of `--batches` where there is none) by the schedules that were made for `--batches`.
+`--compile` times `torch.compile(mode="max-autotune")` in a process of its own, which ends after so many seconds per
+network. Of several such commands at once one measures at a time where they are given the same `--lock`.
 
 What fails is told with its traceback and costs nothing else; nothing begins after `--seconds`. In `--out` stand
-`stages.json`, whole after every step, and the cost tables. `--precision tf32` or `ieee` sets both of torch's settings
-for float32 products, `default` neither. `--compile` also times `torch.compile(mode="max-autotune")`, which takes
-minutes. `--dry` runs small networks on the CPU: figures mean nothing then.
+`stages.json` and `tables.tar`, the cost tables, both whole after every step; `--tables` takes such a file, or a folder
+of tables, of the same device. `--precision tf32` or `ieee` sets both of torch's settings for float32 products,
+`default` neither. `--dry` runs small networks on the CPU: figures mean nothing then.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import fcntl
 import json
+import os
+import signal
 import subprocess
 import sys
+import tarfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import torch
 from inter_operator import head_of, opened, totals_of
 
+from edbc.errors import StaleError
+from edbc.plan.static import KERNELS
+from edbc.run.precision import convolution_precision
 from edbc.stages import Stages
-from edbc.stages.cuda.kernels import HOW, How
+from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.cuda.streams import streams_of
-from edbc.stages.devices import CUDA, STREAMS, convolution_precision, gpu_name, machine_of
+from edbc.stages.devices import CUDA, STREAMS, gpu_name, machine_of
 from edbc.stages.endings import members
 from edbc.stages.graph import block_dag
 from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import Planned, schedule_graph, whole_schedule
 from edbc.stages.search import Scheduled
-from edbc.stages.table import CONCURRENT, SUFFIX, Cost, Costs, CostTable, read_table, require_table, write_table
+from edbc.stages.table import CONCURRENT, SUFFIX, Cost, Costs, CostTable, parse_table, require_table, table_text
 from edbc.stages.timing import Clock, turns
-from edbc.tools.parity import Eager, Parity
-from edbc.tools.staged.running import Lanes
+from edbc.tools.parity import Eager, parity_on
 
 STARTED = time.monotonic()
 FORMS = ("sequential", "greedy", "merge", "concurrent", "both", "no barriers")
-HOWS = {
-    f"{name}, {'relu fused' if fused else 'relu apart'}": How(images, fused)
-    for name, images in (("channels last", torch.channels_last), ("channels first", torch.contiguous_format))
-    for fused in (True, False)
+STEPS = ("kernels", "profile", "forms", "bounds", "eager")
+SMALL = {
+    "inception_v3": {"width": 2, "image_size": 75},
+    "squeezenet": {"width": 2, "image_size": 63},
+    "nasnet_a": {"filters": 8, "repeats": 1, "image_size": 33},
+    "randwire": {"channels": 4, "nodes": 8, "features": 6, "image_size": 32},
 }
-SMALL = {"inception_v3": {"width": 2, "image_size": 75}, "squeezenet": {"width": 2, "image_size": 63}}
 COMPARED = 4
 """Instances of a batch that are compared."""
-TURNS = 3.0
-"""Seconds in which all forms take turns."""
+TURNS = 1.0
+"""Seconds in which all nets take turns."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -67,35 +84,50 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("networks", nargs="*", default=("squeezenet", "inception_v3"))
     parser.add_argument("--out", required=True)
     parser.add_argument("--seconds", type=float, default=150)
-    parser.add_argument("--profile-seconds", type=float, default=45)
+    parser.add_argument("--profile-seconds", type=float, default=25)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 32])
+    parser.add_argument("--others", type=int, nargs="*", default=[])
+    parser.add_argument("--steps", nargs="*", choices=STEPS, default=STEPS)
     parser.add_argument("--gap", type=float, default=0.01)
     parser.add_argument("--streams", type=int, default=STREAMS)
     parser.add_argument("--precision", choices=("default", "tf32", "ieee"), default="default")
-    parser.add_argument("--tables", help="folder of cost tables of an earlier call, to which more is added")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--tables", help="cost tables of an earlier call, to which more is added")
+    parser.add_argument("--compile", type=float, default=0, metavar="SECONDS")
+    parser.add_argument("--lock")
     parser.add_argument("--dry", action="store_true")
-    parser.add_argument("--compile-kernels", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--alone", choices=("kernels", "compiled"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    if options.compile_kernels:
+    if options.alone == "kernels":
         compile_kernels()
         return
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    warming = subprocess.Popen([sys.executable, __file__, "--out", options.out, "--compile-kernels"])
     set_precision(options.precision)
+    if options.alone == "compiled":
+        print_compiled(options)
+        return
+    Path(options.out).mkdir(parents=True, exist_ok=True)
+    warming = subprocess.Popen([sys.executable, __file__, "--out", options.out, "--alone", "kernels"])
     if options.dry:
         torch.set_num_threads(1)
-    record, done = Record(out / "stages.json", options), list[Network]()
+    run_all(Record(options), warming)
+
+
+def run_all(record: Record, warming: Any) -> None:
+    """All networks, and what is said at the end."""
+    options, done = record.options, list[Network]()
     for batch in options.batches:
         for name in options.networks:
-            if record.left > 20:
-                done.append(Network(record, name, batch, options, warming))
-                done[-1].all()
-    for network in done:
-        network.specialised([other for other in done if other.name == network.name])
+            if record.left > 10:
+                done.append(Network(record, name, batch))
+                done[-1].all(warming)
+    for name in options.networks:
+        made = [network for network in done if network.name == name and network.planned]
+        for batch in options.others or (options.batches if len(made) > 1 else []):
+            if made and record.left > 3:
+                Network(record, name, batch, made[0].static).specialised(made)
+    for name in options.networks if options.compile else ():
+        record.compiled(name)
     warming.wait()
-    print(f"done at {time.monotonic() - STARTED:.0f} s; failed: {record.failed or 'nothing'}")
+    print(f"done at {time.monotonic() - STARTED:.0f} s; failed: {record.failed or 'nothing'}", flush=True)
 
 
 def set_precision(precision: str) -> None:
@@ -111,26 +143,41 @@ def compile_kernels() -> None:
     schedule_graph(static, machine_of(CUDA, 8), Costs(head_of(options, 10)), Stages(), lambda *_: Cost(1_000, 1))
 
 
-class Record:
-    """What was measured, in a file that is whole after every step."""
+def print_compiled(options: argparse.Namespace) -> None:
+    """What `torch.compile(mode="max-autotune")` takes, in milliseconds, as the last line."""
+    static, batch = opened(options.networks[0], options.batches[0], "cuda")
+    with torch.no_grad():
+        compiled = torch.compile(static.model, mode="max-autotune")
+        for _ in range(4):
+            compiled(batch)
+        torch.cuda._sleep(2 * 10**8)  # so that the host is ahead
+        taken = streams_of(static.device, 1).nanoseconds(lambda: _nothing(compiled(batch)), 50)
+        by_host = wall(lambda: compiled(batch), batch.device)
+    print(json.dumps({"by the device": sorted(taken)[25] / 1e6, "by the host": by_host}))
 
-    def __init__(self, path: Path, options: argparse.Namespace):
-        self.path, self.seconds, self.failed = path, options.seconds, list[str]()
+
+class Record:
+    """What was measured, in files that are whole after every step."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options, self.folder, self.failed = options, Path(options.out), list[str]()
+        self.tables: dict[str, str] = {}
         is_cuda = torch.cuda.is_available() and not options.dry
+        self.device = torch.device("cuda" if is_cuda else "cpu")
         self.found: dict[str, Any] = {
             "device": gpu_name() if is_cuda else "cpu", "torch": torch.__version__, "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(), "convolutions": convolution_precision(), "networks": {},
         }  # fmt: skip
-        print(json.dumps(self.found))
+        print(json.dumps(self.found), flush=True)
 
     @property
     def left(self) -> float:
         """Seconds."""
-        return self.seconds - (time.monotonic() - STARTED)
+        return self.options.seconds - (time.monotonic() - STARTED)
 
     @contextmanager
     def step(self, where: dict[str, Any], name: str) -> Iterator[None]:
-        """A step that may fail; the file is written behind it."""
+        """A step that may fail; the files are written behind it."""
         began = time.monotonic()
         try:
             yield
@@ -140,52 +187,120 @@ class Record:
             print(f"FAILED {name}")
             traceback.print_exc(file=sys.stdout)
         where.setdefault("seconds", {})[name] = round(time.monotonic() - began, 2)
-        self.path.write_text(json.dumps(self.found, indent=1))
+        (self.folder / "stages.json").write_text(json.dumps(self.found))
         sys.stdout.flush()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The device for oneself alone, among those that have the same `--lock`."""
+        with open(self.options.lock or os.devnull, "w") as file:
+            if self.options.lock:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def add_table(self, name: str, table: CostTable) -> None:
+        """Keep a cost table."""
+        self.tables[name] = table_text(table)
+        with tarfile.open(self.folder / "tables.tar", "w:gz") as tar:
+            for file, text in self.tables.items():
+                member = tarfile.TarInfo(file)
+                member.size = len(text)
+                tar.addfile(member, BytesIO(text.encode()))
+
+    def table(self, name: str, size: int) -> CostTable | None:
+        """Of an earlier call, if it is of this device."""
+        text = _text_in(self.options.tables, name) if self.options.tables else None
+        if text is None:
+            return None
+        table = parse_table(text, name)
+        try:
+            require_table(table, name, device=self.found["device"], threads=self.options.streams, batch_size=size)
+        except StaleError as error:
+            print(f"  {error}")
+            return None
+        return table
+
+    def compiled(self, name: str) -> None:
+        """`torch.compile`, in a process of its own that ends in time."""
+        where = self.found["networks"].setdefault(f"{name} {self.options.batches[0]}", {})
+        seconds = min(self.options.compile, self.left)
+        if seconds < 5:
+            return
+        with self.step(where, f"compile {name}"), self.turn():
+            options = ["--out", self.options.out, "--precision", self.options.precision, "--alone", "compiled"]
+            batch = ["--batches", str(self.options.batches[0])]
+            process = subprocess.Popen([sys.executable, __file__, name, *batch, *options], stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, text=True, start_new_session=True)  # fmt: skip
+            try:
+                output, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+            where["torch_compile_ms"] = json.loads(output.splitlines()[-1])
+            print(f"\n{name}: torch.compile, max-autotune, ms {where['torch_compile_ms']}")
+
+
+def _text_in(path: str, name: str) -> str | None:
+    """A file's text, of a folder or a tar file."""
+    if Path(path).is_dir():
+        file = Path(path) / name
+        return file.read_text() if file.exists() else None
+    with tarfile.open(path) as tar:
+        member = tar.extractfile(name) if name in tar.getnames() else None
+        return None if member is None else member.read().decode()
 
 
 class Network:
     """One network at one batch size."""
 
-    def __init__(self, record: Record, name: str, batch: int, options: argparse.Namespace, warming: Any):
-        self.record, self.name, self.size, self.options, self.warming = record, name, batch, options, warming
-        self.found: dict[str, Any] = {}
-        record.found["networks"][f"{name} {batch}"] = self.found
+    def __init__(self, record: Record, name: str, batch: int, static: StaticModel | None = None):
+        self.record, self.name, self.size, self.options = record, name, batch, record.options
+        self.found: dict[str, Any] = record.found["networks"].setdefault(f"{name} {batch}", {})
         self.planned: list[Planned] = []
-        self.how = HOW
+        self.kernels_chosen = KERNELS[0]
+        self._static = static
 
-    def all(self) -> None:
+    def all(self, warming: Any) -> None:
         """Every step in turn."""
         print(f"\n{self.name}, batches of {self.size}, {self.record.left:.0f} s left")
-        steps: tuple[tuple[str, Callable[[], None]], ...] = (
-            ("open", self.open), ("kernels", self.kernels), ("profile", self.profile), ("forms", self.forms),
-            ("bounds", self.bounds), ("timeline", self.timeline), ("eager", self.eager), ("compile", self.compile),
-        )  # fmt: skip
-        for name, step in steps:
-            if self.record.left < 0:
-                return
-            with self.record.step(self.found, name), torch.no_grad():
-                step()
-            if "open" in self.found.get("failed", {}):
-                return
+        with self.record.step(self.found, "open"), torch.no_grad():
+            self.open()
+            warming.wait()
+        if "open" in self.found.get("failed", {}):
+            return
+        for name in self.options.steps:
+            if self.record.left > 0:
+                with self.record.step(self.found, name), self.record.turn(), torch.no_grad():
+                    step: Callable[[], None] = getattr(self, name)
+                    step()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def open(self) -> None:
         """The model on the device, and what eager gives for a few instances."""
-        device = "cpu" if self.options.dry else "cuda"
         settings = SMALL.get(self.name) if self.options.dry else None
-        self.static, self.batch = opened(self.name, self.size, device, settings)
+        if self._static is None:
+            self.static, self.batch = opened(self.name, self.size, str(self.record.device), settings)
+        else:
+            self.static, generator = self._static, torch.Generator(self.record.device).manual_seed(0)
+            shape = (self.size, *self.static.example.shape[1:])
+            self.batch = torch.randn(shape, generator=generator, device=self.record.device)
         images, eager = list(self.batch[:COMPARED].split(1)), Eager(self.static.model)
-        self.expected = list(zip(eager.run(images), eager.reference(images), strict=True))
+        with self.record.turn():
+            self.expected = list(zip(eager.run(images), eager.reference(images), strict=True))
+
+    def net(self, form: str, planned: Sequence[Planned]) -> DeviceNet:
+        """A form of schedule."""
+        schedule, count = whole_schedule(planned, form), self.options.streams
+        return DeviceNet(self.static, schedule, count, form != FORMS[-1], how=HOWS[self.kernels_chosen])
 
     def kernels(self) -> None:
         """One unit after the other, by every choice of kernels."""
         schedule = [(((unit,),), CONCURRENT) for unit in range(len(self.static.graph.units))]
-        nets = {name: DeviceNet(self.static, schedule, 1, how=how) for name, how in HOWS.items()}
-        self.timed("kernels_ms", nets)
-        best = min(self.found["kernels_ms"], key=self.found["kernels_ms"].__getitem__)
-        self.how, self.found["kernels"] = HOWS[best], best
+        self.timed("kernels_ms", {name: DeviceNet(self.static, schedule, 1, how=HOWS[name]) for name in KERNELS})
+        self.kernels_chosen = min(self.found["kernels_ms"], key=self.found["kernels_ms"].__getitem__)
 
     def timed(self, key: str, nets: dict[str, DeviceNet]) -> None:
         """What nets take, in turns, in milliseconds, and how far they are from eager. One that fails costs no other;
@@ -200,13 +315,14 @@ class Network:
         self.found[f"{key}_spread"] = {name: cost.spread / 1e6 for name, cost in costs.items()}
         least = next(iter(self.found[key].values()), 0.0)
         for name, ms in self.found[key].items():
-            print(f"  {name:<28}{ms:>9.4f} ms   {least / ms:>5.2f} x")
+            spread = self.found[f"{key}_spread"][name]
+            print(f"  {name:<32}{ms:>9.4f} ms  +- {spread:.4f}   {least / ms:>5.2f} x")
         for net in nets.values():
             net.close()
 
     def require_parity(self, name: str, net: DeviceNet) -> None:
         """Results are eager's, by the rule."""
-        results, parity = net.batch(self.batch), Parity()
+        results, parity = net.batch(self.batch), parity_on(self.static.device)
         for ours, (theirs, exact) in zip(results[:COMPARED].split(1), self.expected, strict=True):
             parity.add(ours, theirs, exact)
         self.found.setdefault("max_error", {})[name] = parity.max_error
@@ -215,12 +331,13 @@ class Network:
 
     def profile(self) -> None:
         """The cost table, measured as far as time allows, and the schedule."""
-        self.warming.wait()
-        measurement = DeviceMeasurement(self.static, self.size, self.options.streams, self.how)
+        how, file = HOWS[self.kernels_chosen], f"{self.name}.{self.size}{SUFFIX}"
+        measurement = DeviceMeasurement(self.static, self.size, self.options.streams, how)
         head = CostTable(device=self.record.found["device"], threads=self.options.streams, dtype="float32",
                          batch_size=self.size, overhead_ns=measurement.overhead())  # fmt: skip
-        costs = Costs(head) if self.table is None else Costs.of(self.table)
-        seconds = min(self.options.profile_seconds, max(5.0, self.record.left - 25))
+        table = self.record.table(file, self.size)
+        costs = Costs(head) if table is None else Costs.of(table)
+        seconds = min(self.options.profile_seconds, max(5.0, self.record.left - 15))
         began = time.monotonic()
 
         def report(done: int, total: int, scheduled: Scheduled | None) -> None:
@@ -236,69 +353,40 @@ class Network:
         taken = time.monotonic() - began
         print(f"  profiled {measured:,} of {distinct:,} stages in {taken:.1f} s, overhead {head.overhead_ns} ns")
         by_table = {form: sum(p.scheduled.cost_of(form) for p in self.planned) / 1e6 for form in FORMS}
+        print(f"  by the table, ms: {by_table}")
         self.found |= {"measured": measured, "distinct": distinct, "gap": largest, "profile_seconds": taken,
                        "overhead_ns": head.overhead_ns, "table_ms": by_table}  # fmt: skip
-        write_table(costs.table(), self.record.path.parent / f"{self.name}.{self.size}{SUFFIX}")
+        self.record.add_table(file, costs.table())
         last = self.planned[-2 if len(self.planned) > 1 else -1]
         self.found["last_block"] = [
             {"us": stage.median / 1e3, "run": stage.run,
              "groups": [[self.static.graph.units[last.block.units[u]].name for u in g] for g in stage.groups]}
             for stage in last.scheduled.stages
         ]  # fmt: skip
+        for stage in self.found["last_block"]:
+            groups = " | ".join(" ".join(group) for group in stage["groups"])
+            print(f"    {stage['us']:>8.1f} us {stage['run']}: {groups}")
 
-    @property
-    def table(self) -> CostTable | None:
-        """Of an earlier call on the same device, to which more is added."""
-        path = Path(self.options.tables or ".") / f"{self.name}.{self.size}{SUFFIX}"
-        if self.options.tables is None or not path.exists():
-            return None
-        table = read_table(path)
-        asked = {"device": self.record.found["device"], "threads": self.options.streams, "batch_size": self.size}
-        require_table(table, str(path), **asked)
-        return table
-
-    def specialised(self, others: list[Network]) -> None:
-        """Schedules that were measured for other batch sizes, on this one's."""
-        if len(others) > 1 and all(other.planned for other in others) and self.record.left > 5:
-            print(f"\n{self.name}, batches of {self.size}, by schedules for")
-            with self.record.step(self.found, "specialised"), torch.no_grad():
-                nets = {
-                    str(other.size): DeviceNet(self.static, whole_schedule(other.planned), self.options.streams,
-                                               how=self.how)
-                    for other in others
-                }  # fmt: skip
+    def specialised(self, made: Sequence[Network]) -> None:
+        """Schedules that were measured for some sizes, on this one."""
+        print(f"\n{self.name}, batches of {self.size}, by schedules for others, {self.record.left:.0f} s left")
+        with self.record.step(self.found, "specialised"), torch.no_grad():
+            self.open()
+            nets = {FORMS[0]: self.net(FORMS[0], made[0].planned)}
+            for other in made:
+                nets |= {f"{form}, for {other.size}": self.net(form, other.planned) for form in FORMS[-2:]}
+            with self.record.turn():
                 self.timed("specialised_ms", nets)
-
-    def timeline(self) -> None:
-        """What runs when, in the cheapest stages and without barriers; how much of the time several streams run."""
-        for form in FORMS[-2:]:
-            schedule = whole_schedule(self.planned, form)
-            with DeviceNet(self.static, schedule, self.options.streams, form != FORMS[-1], how=self.how) as net:
-                spans = net.spans(self.batch)
-            Lanes(self.static).write(self.record.path.parent / f"{self.name}.{self.size}.{form}.json", spans)
-            busy, end = sum(s.end - s.start for s in spans), max(s.end for s in spans)
-            self.found[f"timeline {form}"] = {
-                "us": end / 1e3,
-                "in operations": busy / 1e3,
-                "streams": net.program.streams,
-            }
-            print(f"  timeline of '{form}': {end / 1e3:.1f} us, in operations {busy / 1e3:.1f} us")
 
     def forms(self) -> None:
         """Every form of schedule."""
-        nets = {
-            form: DeviceNet(self.static, whole_schedule(self.planned, form), self.options.streams, form != FORMS[-1],
-                            how=self.how)
-            for form in FORMS
-        }  # fmt: skip
-        self.timed("forms_ms", nets)
+        self.timed("forms_ms", {form: self.net(form, self.planned) for form in FORMS})
 
     def bounds(self) -> None:
-        """What no schedule of these units can beat by the table: the longest path, and how long one unit after the
-        other takes, which is all work where each unit fills the device."""
+        """What no schedule of these units can beat by the table: the longest path."""
         path = sum(longest_path(self.static, p) for p in self.planned) / 1e6
         self.found["critical_path_ms"] = path
-        print(f"  critical path {path:.4f} ms by the table: {self.found['table_ms']}")
+        print(f"  critical path {path:.4f} ms by the table")
 
     def eager(self) -> None:
         """PyTorch's own, call by call and in a CUDA graph."""
@@ -315,23 +403,11 @@ class Network:
                 host.run(run)
             found[f"eager{name}"] = wall(lambda run=run: host.run(run), static.device)
             replay = host.capture(run)
-            found[f"eager in a graph{name}"] = (
-                turns({"": lambda r=replay: min(host.nanoseconds(r, 5))}, 1.0)[""][0] / 1e6
-            )
+            clock = {"": lambda r=replay: min(host.nanoseconds(r, 5))}
+            found[f"eager in a graph{name}"] = turns(clock, 0.5)[""].median / 1e6
         self.found["eager_ms"] = found
         for name, ms in found.items():
             print(f"  {name:<34}{ms:>9.4f} ms")
-
-    def compile(self) -> None:
-        """`torch.compile`, where asked for."""
-        if not self.options.compile:
-            return
-        compiled = torch.compile(self.static.model.to(memory_format=torch.contiguous_format), mode="max-autotune")
-        for _ in range(4):
-            compiled(self.batch)
-        ms = wall(lambda: _nothing(compiled(self.batch)), self.static.device)
-        self.found["torch_compile_ms"] = ms
-        print(f"  {'torch.compile, max-autotune':<28}{ms:>9.4f} ms")
 
 
 def _nothing(_: object) -> None:

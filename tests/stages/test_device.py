@@ -260,13 +260,16 @@ def test_the_benchmark_runs_dry(tmp_path: Path, repository: Path, monkeypatch: p
     monkeypatch.setattr("edbc.stages.timing.ROUNDS", 2)
     options = ["squeezenet", "--dry", "--seconds", "140", "--profile-seconds", "0", "--batches", "1", "--out"]
     gpu_stages.main([*options, str(tmp_path / "first")])
-    gpu_stages.main([*options, str(tmp_path / "second"), "--tables", str(tmp_path / "first"), "--gap", "1"])
+    tables, lock = str(tmp_path / "first" / "tables.tar"), str(tmp_path / "lock")
+    again = ["--tables", tables, "--gap", "1", "--steps", "profile", "--others", "2", "--lock", lock]
+    gpu_stages.main([*options, str(tmp_path / "second"), *again])
     first, second = (json.loads((tmp_path / name / "stages.json").read_text()) for name in ("first", "second"))
     for record in (first, second):
         found = record["networks"]["squeezenet 1"]
         assert "failed" not in found
-        assert set(found["forms_ms"]) == set(gpu_stages.FORMS)
-        assert len(found["kernels_ms"]) == 4
+    assert set(first["networks"]["squeezenet 1"]["forms_ms"]) == set(gpu_stages.FORMS)
+    assert len(first["networks"]["squeezenet 1"]["kernels_ms"]) == 4
+    assert len(second["networks"]["squeezenet 2"]["specialised_ms"]) == 3
     assert first["networks"]["squeezenet 1"]["table_ms"] == second["networks"]["squeezenet 1"]["table_ms"]
 
 
