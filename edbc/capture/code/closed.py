@@ -11,7 +11,8 @@ Definitions.
         and attributes that are plain (numbers, texts, torch functions, tuples, lists and dicts of them) and that no
         code of the user's assigns outside of `__init__`; attributes of those in the same way (`self.config.size`);
     (c) global names of torch, of `math`, of built-in functions that only compute, of plain values, of closed
-        functions, and of classes whose objects hold what they are given (`deque`, `nn.Sigmoid`), which may be made;
+        functions, and of classes whose objects hold what they are given (`deque`, `nn.Sigmoid`, torch's distributions),
+        which may be made;
     and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
     of tensors kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
 (2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s,
@@ -66,6 +67,7 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
+_DECORATORS = frozenset(("property", "staticmethod"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
     torch.LongTensor, collections.OrderedDict, collections.defaultdict, collections.deque,
@@ -192,7 +194,7 @@ class Closed:
         for part in module.modules():
             if is_cell(part):
                 continue
-            if num_hooks(part) or type(part).__call__ is not nn.Module.__call__:
+            if num_hooks(part) or not _is_torchs(_owner(type(part), "__call__").__module__):
                 what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
                 raise _Open(Obstacle(_file_of(type(part)), what))
             if "forward" in methods_of(part):
@@ -280,6 +282,11 @@ def methods_of(module: nn.Module) -> dict[str, Any]:
             if type(item) is FunctionType and not (name.startswith("__") and name.endswith("__")):
                 found.setdefault(name, item)
     return found
+
+
+def _owner(kind: type, name: str) -> type:
+    """The class that defines what a class has by a name."""
+    return next(owner for owner in kind.__mro__ if name in vars(owner))
 
 
 def _classes_of(module: nn.Module) -> Iterator[type]:
@@ -523,6 +530,7 @@ class _Reading:
                 self.closed.require_function(item.fget, module)
                 return None, True
             if type(item) is staticmethod:
+                self.closed.look_ups.add(standing(vars(kind), name))
                 return item.__func__, False
             if type(item) is FunctionType and not _is_torchs(kind.__module__):
                 self.closed.require_function(item, module)
@@ -548,7 +556,8 @@ class _Reading:
             self.closed.look_ups.add(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
-            if found not in _CLASSES and not is_named_tuple and not _holds_nothing(found):
+            is_known = found in _CLASSES or found.__module__.startswith("torch.distributions.")
+            if not is_known and not is_named_tuple and not _holds_nothing(found):
                 self.refuse(node, f"{text} makes objects of a class")
         elif not only_computes(found):
             if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):
@@ -614,7 +623,7 @@ def _required_definition(function: Any) -> ast.FunctionDef:
     definition = definition_of(function)
     if definition is None:
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
-    if not all(_is_named(decorator, "property") for decorator in definition.decorator_list):
+    if not all(isinstance(by, ast.Name) and by.id in _DECORATORS for by in definition.decorator_list):
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
     written = {n.attr for part in definition.body for n in _run(part) if isinstance(n, ast.Attribute)}
     if not written <= set(_names(function.__code__)):

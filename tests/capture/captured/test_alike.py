@@ -355,6 +355,23 @@ def test_types_that_compiling_has_met_are_not_new() -> None:
     assert [mould.new for mould in net.alike._moulds.values()] == [[], []]
 
 
+class Static(OfOne):
+    @staticmethod
+    def squash(x: Any) -> Any:
+        return x / (1 + x.norm())
+
+    def forward(self, x: Any) -> Any:
+        return self.squash(self.up(x))
+
+
+def test_a_static_method_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the class has by its name is looked up anew."""
+    net = of_net(seeded(Static), vector)
+    assert net.alike.pays
+    monkeypatch.setattr(Static, "squash", staticmethod(torch.relu))
+    require_eager(net, drawn(vector, 3))
+
+
 FACTOR = 2
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributions import Categorical
 
 from edbc.capture.code.closed import Closed, methods_of
 
@@ -84,6 +85,8 @@ class Net(nn.Module):
         self.memory, self.parts = [torch.ones(SIZE)], {"low": torch.ones(SIZE)}
         self.sizes, self.tags = [1, SIZE], {"start": 0, "stop": 1}
         self.names, self.steps, self.last = ("a", "b"), 3, 0.0
+        self.rules = nn.ParameterList(torch.ones(SIZE) for _ in range(2))
+        self.named = nn.ParameterDict({"a": torch.ones(SIZE)})
 
     def touch(self) -> None:
         self.last = 1.0
@@ -122,6 +125,20 @@ class Net(nn.Module):
     def of_made_modules(self, x: Tensor) -> Tensor:
         halve = nn.Softmax(dim=0)
         return nn.Sigmoid()(halve(x) + nn.LeakyReLU(0.1)(x))
+
+    def of_parameters_in_modules(self, x: Tensor) -> Tensor:
+        return x * self.rules[1] + sum(self.rules) + self.named["a"]
+
+    @staticmethod
+    def squash(x: Tensor) -> Tensor:
+        return x / (1 + x.norm())
+
+    def of_static_methods(self, x: Tensor) -> Tensor:
+        return self.squash(x) + Net.squash(x)
+
+    def of_distributions(self, x: Tensor) -> Tensor:
+        normal = torch.distributions.Normal(x, 1.0)
+        return normal.log_prob(x) + Categorical(logits=x).entropy()
 
     def of_holders(self, x: Tensor) -> Tensor:
         waiting, found = deque([x]), OrderedDict()
@@ -202,6 +219,14 @@ class Net(nn.Module):
     def generates(self, x: Tensor) -> Any:
         yield x
 
+    @staticmethod
+    def counts_itself(x: Tensor) -> Tensor:
+        CALLS.append(3)
+        return x
+
+    def calls_a_static_method_that_counts(self, x: Tensor) -> Tensor:
+        return self.counts_itself(x)
+
     def uses_super(self, x: Tensor) -> Any:
         return super().forward(x)
 
@@ -211,7 +236,8 @@ class Net(nn.Module):
 
 
 MODEL = Net()
-CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders"]
+CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
+          "of_parameters_in_modules", "of_static_methods", "of_distributions"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
@@ -224,6 +250,7 @@ OPEN = {
     "calls_a_counter": "'list' objects may change unseen",
     "calls_a_module_that_counts": "self.calls is assigned",
     "calls_a_method_that_counts": "self.calls is assigned",
+    "calls_a_static_method_that_counts": "'list' objects may change unseen",
     "compares_objects": "which objects arguments are",
     "asks_torch": "objects may change unseen",
     "prints": "print does more than compute",
