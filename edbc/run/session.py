@@ -535,7 +535,8 @@ class Net:
         """What of instances is not recorded again; None where forward may do other things with equal ones."""
         if self.view.ragged or self.plan.reads or not self.view.is_forward_closed:
             return None
-        return Alike(self.view, self.lexicon, lambda: recording_shadow(self.view, self.table, self.autocast))
+        lease = partial(recording_shadow, self.view, self.table, self.autocast)
+        return Alike(self.view, self.lexicon, lease, takes_new=not self.strict)
 
     def vertex_program(self) -> VertexProgram:
         """The model's vertex functions. Raises ModelError when it has none."""

@@ -88,6 +88,8 @@ FAILED = 1
 
 _FAILED = object()
 _KEYS = frozenset((int, str))
+_STRIDED = torch.strided
+_FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 
 
@@ -128,9 +130,10 @@ class Read(NamedTuple):
 class Alike:
     """The moulds of a net in one mode. Threads may share it."""
 
-    def __init__(self, view: ModelView, lexicon: Lexicon, lease: Callable[[], tuple[nn.Module, Recorder]]):
-        """`lease` gives a shadow and a recorder that nobody else has."""
-        self._view, self._lexicon, self._lease = view, lexicon, lease
+    def __init__(self, view: ModelView, lexicon: Lexicon, lease: Callable[[], tuple[nn.Module, Recorder]],
+                 takes_new: bool = True):  # fmt: skip
+        """`lease` gives a shadow and a recorder that nobody else has. New types are recorded only if it `takes_new`."""
+        self._view, self._lexicon, self._lease, self._takes_new = view, lexicon, lease, takes_new
         self._leased: tuple[nn.Module, Recorder] | None = None
         self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
         self._asked: Kept[Any, tuple[int, ...]] = Kept(MOST_MOULDS)
@@ -166,7 +169,7 @@ class Alike:
         if NotImplemented in moulds:
             num_new = self._learn(read, instances)
             moulds = [self._moulds.get(self._key(of)) for of in read]
-        if None in moulds or not _is_worth(moulds):
+        if None in moulds or not self._is_worth(moulds):
             return None
         try:
             found = self._capture(moulds, read)
@@ -176,7 +179,9 @@ class Alike:
         return found
 
     def _read(self, instance: Any) -> Read | None:
-        parts, leaves, numbers = [torch.get_default_dtype()], list[torch.Tensor](), list[int]()
+        leaves: list[torch.Tensor] = []  # `list[torch.Tensor]()` takes a microsecond
+        numbers: list[Any] = []
+        parts: list[Any] = [torch.get_default_dtype()]
         keyed = _is_keyed(instance, parts, leaves, numbers, self._view, DEEPEST)
         return Read(tuple(parts), leaves, numbers) if keyed else None
 
@@ -219,6 +224,13 @@ class Alike:
         if not looks_up:
             self._joined.add(key, found.changed(constants={}, is_known=True))
         return found
+
+    def _is_worth(self, moulds: Sequence[Mould]) -> bool:
+        """Whether a mini-batch has enough nodes of each new type; definition (4)."""
+        new = [kind for mould in moulds if mould.new for kind in mould.new]
+        if not new:
+            return True
+        return self._takes_new and BATCH_US * len(set(new)) <= EAGER_US * len(new) + PYTHON_US * len(moulds)
 
     # --- the first of a key ------------------------------------------------------------------------------------------
 
@@ -338,12 +350,6 @@ class Alike:
 def _told(number: float) -> Any:
     """What tells a number from others of its kind: zeros have signs."""
     return repr(number) if type(number) is float else number
-
-
-def _is_worth(moulds: Sequence[Mould]) -> bool:
-    """Whether a mini-batch has enough nodes of each new type; definition (4)."""
-    new = [kind for mould in moulds for kind in mould.new]
-    return not new or BATCH_US * len(set(new)) <= EAGER_US * len(new) + PYTHON_US * len(moulds)
 
 
 def _types(words: bytes) -> list[int]:
@@ -563,13 +569,14 @@ def _names(item: Any, view: ModelView, name: tuple[Any, ...] | None = ()) -> Ite
 
 def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Tensor], numbers: list[Any]) -> bool:
     dtype = item.dtype
-    if item.requires_grad or not item.is_cpu or item.layout is not torch.strided or item.is_nested:
+    if item.requires_grad or item.layout is not _STRIDED or not item.is_cpu or item.is_nested:
         return False
-    if dtype.is_floating_point:
-        for i, leaf in enumerate(leaves):
-            if leaf is item:
-                parts += torch.Tensor, i
-                return True
+    if dtype in _FLOATS:
+        if leaves:
+            for i, leaf in enumerate(leaves):
+                if leaf is item:
+                    parts += torch.Tensor, i
+                    return True
         parts += dtype, item.shape
         leaves.append(item)
         return len(leaves) <= MOST_LEAVES

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -126,14 +126,25 @@ def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
             return [Wanted(c, [start for start, _ in capture.stacks], rows, sizes)]
         if not sizes:
             return [Wanted(c, None, rows)]
-    first, rows_of = pieces(capture)
     classes = result_classes(capture, placement)
-    wants = []
-    for c in np.unique(classes).tolist():
-        of_class = classes[first] == c
-        counts = rows_of[of_class].tolist() if capture.stacks else None
-        wants.append(Wanted(c, first[of_class].tolist(), rows[classes == c], counts))
-    return wants
+    if not capture.stacks:
+        return [Wanted(c, which.tolist(), rows[which]) for c, which in _by_class(classes)]
+    first, rows_of = pieces(capture)
+    all_of = dict(_by_class(classes))
+    return [
+        Wanted(c, first[which].tolist(), rows[all_of[c]], rows_of[which].tolist())
+        for c, which in _by_class(classes[first])
+    ]
+
+
+def _by_class(classes: Longs) -> Iterator[tuple[int, Longs]]:
+    """Each class, and where it stands, in order."""
+    order = np.argsort(classes, kind="stable")
+    grouped = classes[order]
+    borders = [0, *(np.flatnonzero(grouped[1:] != grouped[:-1]) + 1).tolist(), len(order)]
+    for begin, end in itertools.pairwise(borders):
+        if begin < end:
+            yield int(grouped[begin]), order[begin:end]
 
 
 def pieces(capture: Capture) -> tuple[Longs, Longs]:

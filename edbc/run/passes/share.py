@@ -79,7 +79,8 @@ def _with_equal_constants(capture: Capture) -> Capture:
         return capture
     told = np.zeros((3, len(capture.sources)), np.int64)
     for source, table in tables.items():
-        told[:, source] = table.data_ptr(), len(table), table.nbytes // len(table)
+        count = table.shape[0]  # `len` asks whether others answer for the tensor
+        told[:, source] = table.data_ptr(), count, table.numel() // count * table.itemsize
     index = shareloops.first_of_equal(capture.external_source, capture.external_index, *told)
     return capture.changed(external_index=index, constants={**capture.constants, **tables})
 
@@ -87,8 +88,12 @@ def _with_equal_constants(capture: Capture) -> Capture:
 def _table_of(pool: Any) -> torch.Tensor | None:
     """The constants of one source as a table; None where some want a gradient or are on a device, or there are none to
     compare."""
-    is_table = isinstance(pool, torch.Tensor)
-    if len(pool) < 2 or not all(t.is_cpu and not t.requires_grad for t in ((pool,) if is_table else pool)):
+    if isinstance(pool, torch.Tensor):
+        if pool.shape[0] < 2 or not pool.is_cpu or pool.requires_grad:
+            return None
+        table = pool.contiguous()
+    elif len(pool) < 2 or not all(t.is_cpu and not t.requires_grad for t in pool):
         return None
-    table: torch.Tensor = pool.contiguous() if is_table else torch.stack(list(pool))
-    return table if table.nbytes else None
+    else:
+        table = torch.stack(list(pool))
+    return table if table.numel() else None
