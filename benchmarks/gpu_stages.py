@@ -18,8 +18,8 @@ Then every size of `--others` (of `--batches` where there is none) by the schedu
 network. Of several such commands at once one measures at a time where they are given the same `--lock`.
 
 What fails is told with its traceback and costs nothing else; nothing begins after `--seconds`. In `--out` stand
-`stages.json` and `tables.tar`, the cost tables, both whole after every step; `--tables` takes such a file, or a folder
-of tables, of the same device. `--precision tf32` or `ieee` sets both of torch's settings for float32 products,
+`stages.json` and `tables.tar.gz`, the cost tables, both whole after every step; `--tables` takes such a file, or a
+folder of tables, of the same device. `--precision tf32` or `ieee` sets both of torch's settings for float32 products,
 `default` neither. `--dry` runs small networks on the CPU: figures mean nothing then.
 """
 
@@ -201,7 +201,7 @@ class Record:
     def add_table(self, name: str, table: CostTable) -> None:
         """Keep a cost table."""
         self.tables[name] = table_text(table)
-        with tarfile.open(self.folder / "tables.tar", "w:gz") as tar:
+        with tarfile.open(self.folder / "tables.tar.gz", "w:gz") as tar:
             for file, text in self.tables.items():
                 member = tarfile.TarInfo(file)
                 member.size = len(text)

@@ -274,8 +274,7 @@ class _Text:
         for node in self.nodes:
             arguments = ", ".join(self._argument(value) for value in (*node.args, *node.kwargs.values()))
             called = self.fusion.called[node]
-            name = str(called) if isinstance(called, nn.Module) else getattr(called, "__name__", called)
-            parts.append(f"{' '.join(str(name).split())}({arguments})")
+            parts.append(f"{_name(called)}({arguments})")
             self.names[node] = f"v{len(self.names)}"
         return f"{'; '.join(parts)} -> {_shape(self.fusion.traced.values[self.nodes[-1]])}"
 
@@ -290,6 +289,14 @@ class _Text:
             return f"w{_shape(self.fusion.traced.values[value])}"
         number = self.number[value]
         return f"{self.read.setdefault(number, f'x{len(self.read)}')}{_shape(self.fusion.traced.values[value])}"
+
+
+def _name(called: Any) -> str:
+    """What is called, with its constants; of a norm those that count, as torch's versions list others."""
+    if isinstance(called, NORMS):
+        return f"{type(called).__name__}({called.num_features}, eps={called.eps})"
+    name = str(called) if isinstance(called, nn.Module) else getattr(called, "__name__", called)
+    return " ".join(str(name).split())
 
 
 def _shape(value: Any) -> str:

@@ -260,7 +260,7 @@ def test_the_benchmark_runs_dry(tmp_path: Path, repository: Path, monkeypatch: p
     monkeypatch.setattr("edbc.stages.timing.ROUNDS", 2)
     options = ["squeezenet", "--dry", "--seconds", "140", "--profile-seconds", "0", "--batches", "1", "--out"]
     gpu_stages.main([*options, str(tmp_path / "first")])
-    tables, lock = str(tmp_path / "first" / "tables.tar"), str(tmp_path / "lock")
+    tables, lock = str(tmp_path / "first" / "tables.tar.gz"), str(tmp_path / "lock")
     again = ["--tables", tables, "--gap", "1", "--steps", "profile", "--others", "2", "--lock", lock]
     gpu_stages.main([*options, str(tmp_path / "second"), *again])
     first, second = (json.loads((tmp_path / name / "stages.json").read_text()) for name in ("first", "second"))
