@@ -19,6 +19,7 @@ from test_structures import Base, chain, words
 
 from edbc import Captured, collate
 from edbc.capture.captured.instance import DIGEST, FORMAT, MAGIC, _written
+from edbc.capture.captured.joining import as_one
 from edbc.errors import EdbcError, InputError, StaleError, UnsupportedError
 from edbc.vertex import VertexInstance
 
@@ -445,6 +446,16 @@ def test_streams_and_moves() -> None:
     assert captured[0].to("cpu") == captured[0]
     with pytest.raises(InputError, match="expected a device to move to, got a dtype"):
         next(c for c in captured if c.constants).to(torch.float64)
+
+
+def test_instances_that_were_moved_join_others() -> None:
+    """Constants of a mini-batch are on one device, that of any which is not the host's."""
+    here, there = torch.ones(2, 3), torch.ones(1, 3, device="meta")
+    for pools in ([here, there], [there, here], [[here[0], here[1]], there], [here, [there[0]]]):
+        found = as_one(pools)
+        assert {tensor.device.type for tensor in found} == {"meta"}
+        assert [tensor.shape for tensor in found] == [(3,)] * 3
+    assert as_one([here, here]).is_cpu
 
 
 @pytest.mark.parametrize("name", ["tree_lstm", "lattice_gru", "dag_gru", "mv_rnn"])
