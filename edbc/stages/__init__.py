@@ -11,12 +11,12 @@ measured costs. This package is that, for models whose instances all have one gr
     of it, what its last stage may be. *group*: a connected component of an ending; groups of a stage run side by side,
     the units of a group one after the other.
 (4) *strategy* of a stage: `concurrent`, every group in a stream of its own; `split`, every unit over all threads, where
-    a device has threads rather than streams; `merge`, all units as one product (`stages.cpu.products`).
+    a device has threads rather than streams; `merge`, all units as one product (`stages.units.products`).
 (5) *schedule*: a list of stages. Its cost is the sum of theirs, as a cost table has them (`stages.table`).
 
 Data flows: `capture` -> `fusion` -> `blocks` -> `endings` -> `search`, which asks a table or what measures
-(`devices`) -> plan -> `cpu.lifetimes`, `cpu.kernels` -> `cpu.execute`; on a GPU `cuda.program`, `cuda.kernels` ->
-`cuda.streams`.
+(`devices`) -> plan -> tasks of `units` -> `cpu.lifetimes`, `cpu.kernels`, `cpu.execute`; on a GPU `cuda.program`,
+`cuda.kernels`, `cuda.streams`.
 """
 
 from typing import NamedTuple

@@ -17,7 +17,6 @@ from edbc.plan.static import KERNELS
 from edbc.run.cuda.compiled import precision
 from edbc.run.precision import convolution_precision
 from edbc.stages.cpu.execute import Team, Wrap
-from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cpu.measure import Measurement
 from edbc.stages.cpu.net import StagedNet
 from edbc.stages.cuda.kernels import HOWS
@@ -26,7 +25,7 @@ from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.graph import Block
 from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.search import Machine
-from edbc.stages.table import SPLIT, Cost, Groups
+from edbc.stages.table import SPLIT, Cost, Groups, Schedule
 
 CUDA = "cuda: "
 STREAMS = 8

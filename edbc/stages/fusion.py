@@ -8,7 +8,7 @@ Nodes of a traced graph are one of
     units: they run inside every unit that reads them;
 (3) operators. Each is a unit, joined with what follows or precedes it where nothing else reads what is between:
     - batch norm, and element-wise functions of one operand, join the operator before them (a batch norm after a
-      convolution is folded into its weights when bound, `stages.cpu.kernels`);
+      convolution is folded into its weights when bound, `stages.units.bound`);
     - a depthwise convolution and the 1x1 convolution after it are one *separable* convolution, which takes in the sum
       and the element-wise functions before it, and the separable convolution before it in the same module (NASNet
       applies every one twice);

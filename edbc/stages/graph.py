@@ -33,7 +33,7 @@ class Unit:
     text: str
     flops: int
     merge_key: str = ""
-    """Units of equal keys can be one product, if their text allows; empty for none (`stages.cpu.products`)."""
+    """Units of equal keys can be one product, if their text allows; empty for none (`stages.units.products`)."""
 
     @property
     def value(self) -> fx.Node:

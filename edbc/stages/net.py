@@ -18,10 +18,10 @@ from torch.utils import _pytree as pytree
 from edbc.base.kept import Kept
 from edbc.errors import InputError
 from edbc.stages.capture import Traced, stacked, trace, unstacked
-from edbc.stages.cpu.kernels import Bound
 from edbc.stages.fusion import fuse
 from edbc.stages.graph import UnitGraph
 from edbc.stages.timing import Clock
+from edbc.stages.units.bound import Bound
 
 MOST_SIZES = 4
 

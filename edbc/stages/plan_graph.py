@@ -12,12 +12,11 @@ from dataclasses import dataclass
 
 from edbc.stages import Stages
 from edbc.stages.blocks import find_blocks
-from edbc.stages.cpu.lifetimes import Schedule
-from edbc.stages.cpu.products import merge_sets
 from edbc.stages.graph import Block, block_dag
 from edbc.stages.net import StaticModel
 from edbc.stages.search import Machine, Problem, Scheduled, schedule_block
-from edbc.stages.table import Cost, Costs, Groups
+from edbc.stages.table import Cost, Costs, Groups, Schedule
+from edbc.stages.units.products import merge_sets
 
 MeasureStage = Callable[[Block, Groups, str], Cost]
 Report = Callable[[int, int, Scheduled | None], None]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,8 @@ MOST_NANOSECONDS = 10**12
 """A quarter of an hour: no stage takes as long."""
 SUFFIX = ".costs.yaml"
 Groups = tuple[tuple[int, ...], ...]
+Schedule = Sequence[tuple[Groups, str]]
+"""Stages of a whole graph: groups of units, and the strategy."""
 
 
 class Cost(NamedTuple):

@@ -10,10 +10,9 @@ from helpers import model_file
 from torch import nn
 
 from edbc.stages.capture import trace
-from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.fusion import fuse
 from edbc.stages.graph import UnitGraph
-from edbc.stages.table import CONCURRENT
+from edbc.stages.table import CONCURRENT, Schedule
 
 TINY: dict[str, tuple[dict[str, Any], int]] = {
     "inception_v3": ({"width": 2}, 75),

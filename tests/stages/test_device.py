@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +19,6 @@ from networks import TINY, sequential, tiny, tiny_images
 from test_execution import eager_of, merging, scheduled
 
 from edbc.errors import LayoutError
-from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
@@ -27,7 +26,7 @@ from edbc.stages.cuda.program import Program, program_of, verify_program
 from edbc.stages.cuda.streams import HostStreams
 from edbc.stages.graph import block_of
 from edbc.stages.net import StaticModel
-from edbc.stages.table import CONCURRENT, MERGE
+from edbc.stages.table import CONCURRENT, MERGE, Schedule
 from edbc.tools.parity import Parity
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -151,15 +150,24 @@ def test_programs_are_verified(network: StaticModel) -> None:
             changed[number] = replace(op, waits=op.waits[1:])
             with pytest.raises(LayoutError, match=r"no order between them|memory to stay"):
                 verify_program(graph, Program(tuple(changed)))
-    freed = next(n for n, op in enumerate(program.operations) if op.frees)
-    unit = program.operations[freed].frees[0]
-    writer = next(n for n, op in enumerate(program.operations) if unit in op.units)
-    changed = [replace(op, frees=()) for op in program.operations]
-    following = next(n for n in range(writer, freed + 1) if changed[n].stream == changed[writer].stream and n > writer)
-    changed[following] = replace(changed[following], frees=(unit,))
-    if following < freed:
+    early = list(frees_too_early(program))
+    for changed in early[:: len(early) // 10 + 1]:
         with pytest.raises(LayoutError, match="memory to stay"):
-            verify_program(graph, Program(tuple(changed)))
+            verify_program(graph, changed)
+    assert early
+
+
+def frees_too_early(program: Program) -> Iterator[Program]:
+    """The program with one value let go before another operation of its stream than the first that can: behind what
+    writes it, or while others may still read it."""
+    for freed, op in enumerate(program.operations):
+        for unit in op.frees:
+            writer = next(n for n, other in enumerate(program.operations) if unit in other.units)
+            for n in range(writer + 1, freed):
+                if program.operations[n].stream == op.stream:
+                    changed = [replace(o, frees=tuple(u for u in o.frees if u != unit)) for o in program.operations]
+                    changed[n] = replace(changed[n], frees=(*changed[n].frees, unit))
+                    yield Program(tuple(changed))
 
 
 def test_memory_is_let_go(network: StaticModel) -> None:

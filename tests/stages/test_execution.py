@@ -18,15 +18,15 @@ from torch import Tensor, nn
 from edbc.errors import InputError, LayoutError, UnsupportedError
 from edbc.stages import Stages
 from edbc.stages.cpu.execute import Team
-from edbc.stages.cpu.kernels import Task
-from edbc.stages.cpu.lifetimes import Schedule, plan_arena, verify_arena
+from edbc.stages.cpu.lifetimes import plan_arena, verify_arena
 from edbc.stages.cpu.net import StagedNet
-from edbc.stages.cpu.products import merge_sets
 from edbc.stages.endings import members
 from edbc.stages.net import StaticModel
 from edbc.stages.plan_graph import schedule_graph, whole_schedule
 from edbc.stages.search import Machine
-from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Costs, CostTable
+from edbc.stages.table import CONCURRENT, MERGE, SPLIT, Costs, CostTable, Schedule
+from edbc.stages.units.products import merge_sets
+from edbc.stages.units.tasks import Task
 from edbc.tools.parity import Eager, Parity
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -171,10 +171,10 @@ def test_layouts_follow_the_order_of_stages(network: StaticModel) -> None:
     open_ones = plan_arena(graph, together, placed, barriers=False)
     verify_arena(graph, together, placed, open_ones, barriers=False)
 
-    with pytest.raises(LayoutError):
-        verify_arena(graph, together, placed, plan_arena(graph, sequential(graph), placed))
-    with pytest.raises(LayoutError):
-        verify_arena(graph, together, placed, plan_arena(graph, together, placed), barriers=False)
+    in_order = plan_arena(graph, sequential(graph), placed)
+    for schedule, barriers in ((together, True), (sequential(graph), False)):
+        with pytest.raises(LayoutError):
+            verify_arena(graph, schedule, placed, in_order, barriers)
 
 
 def test_other_shapes_are_refused(network: StaticModel) -> None:

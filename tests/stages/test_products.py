@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from edbc.stages.cpu.products import Product, Runner, mergeable, merged, product_of
+from edbc.stages.units.products import Product, Runner, mergeable, merged, product_of
 
 
 def conv(kernel: Any, stride: int = 1, padding: Any = 0, dilation: int = 1, outputs: int = 3) -> nn.Conv2d:

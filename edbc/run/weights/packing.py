@@ -1,5 +1,5 @@
 """Weights that share an input, packed side by side: gates of a cell (`weights.packed`), merged layers of a static graph
-(`stages.cpu.products`). All blocks are placed in one native call; in torch where native code cannot.
+(`stages.units.products`). All blocks are placed in one native call; in torch where native code cannot.
 
 Definitions.
 

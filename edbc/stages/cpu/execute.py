@@ -28,10 +28,10 @@ from typing import Any
 
 import torch
 
-from edbc.stages.cpu.kernels import Task, Tasks
-from edbc.stages.cpu.lifetimes import Schedule
+from edbc.stages.cpu.kernels import HostTasks
 from edbc.stages.graph import UnitGraph
-from edbc.stages.table import CONCURRENT, MERGE
+from edbc.stages.table import CONCURRENT, MERGE, Schedule
+from edbc.stages.units.tasks import Task
 
 Wrap = Callable[[Sequence[int], Task], Task]
 
@@ -192,7 +192,7 @@ class Step:
     run: Callable[[Team], None]
 
 
-def steps_of(graph: UnitGraph, schedule: Schedule, tasks: Tasks, barriers: bool = True,
+def steps_of(graph: UnitGraph, schedule: Schedule, tasks: HostTasks, barriers: bool = True,
              wrap: Wrap = lambda units, task: task) -> list[Step]:  # fmt: skip
     """A schedule as steps; `wrap` is given every task and its units, for those who watch or disturb."""
     steps: list[Step] = []
@@ -228,7 +228,7 @@ def _sequence(tasks: Iterable[Task]) -> Task:
     return ordered[0] if len(ordered) == 1 else run
 
 
-def flow_of(graph: UnitGraph, units: Sequence[int], tasks: Tasks, wrap: Wrap) -> Flow:
+def flow_of(graph: UnitGraph, units: Sequence[int], tasks: HostTasks, wrap: Wrap) -> Flow:
     """A flow of units; the priority of one is the work on the longest path from it on."""
     inside = set(units)
     waits = {u: len({r for r in graph.units[u].reads if r in inside}) for u in units}

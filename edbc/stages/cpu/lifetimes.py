@@ -17,19 +17,17 @@ Offsets and sizes are in elements of one image: a value of a batch of N stands a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from edbc.errors import LayoutError
 from edbc.stages.endings import members
 from edbc.stages.graph import UnitGraph
-from edbc.stages.table import CONCURRENT, Groups
+from edbc.stages.table import CONCURRENT, Schedule
 
 Before = Callable[[int, int], bool]
 ALIGNMENT = 16
 """Elements: a cache line of float32."""
-Schedule = Sequence[tuple[Groups, str]]
-"""Stages of the whole graph: groups of units, and the strategy."""
 
 
 @dataclass(frozen=True)

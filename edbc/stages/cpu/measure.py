@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from edbc.stages.cpu.execute import Step, Team, steps_of
-from edbc.stages.cpu.kernels import Tasks
+from edbc.stages.cpu.kernels import HostTasks
 from edbc.stages.cpu.lifetimes import Arena
 from edbc.stages.cpu.net import views_of
 from edbc.stages.graph import Block
@@ -35,7 +35,7 @@ class Measurement:
         arena = Arena(tuple(offsets), sum(sizes))
         given = pytree.tree_map_only(torch.Tensor, lambda t: _stacked(t, batch), static.example)
         values = {**views_of(graph, static.bound.placed, arena, memory, batch), -1: given}
-        self.tasks = Tasks(static.bound, values, team.threads)
+        self.tasks = HostTasks(static.bound, values, team.threads)
 
     def stage(self, block: Block, groups: Groups, run: str) -> Cost:
         """What a stage of a block takes."""

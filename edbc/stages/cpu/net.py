@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from edbc.stages.cpu.execute import Team, Wrap, steps_of
-from edbc.stages.cpu.kernels import Tasks
-from edbc.stages.cpu.lifetimes import Arena, Schedule, plan_arena, verify_arena
+from edbc.stages.cpu.kernels import HostTasks
+from edbc.stages.cpu.lifetimes import Arena, plan_arena, verify_arena
 from edbc.stages.graph import UnitGraph
 from edbc.stages.net import BatchNet, Ready, StaticModel
+from edbc.stages.table import Schedule
 from edbc.stages.timing import Clock, clock
 
 
@@ -66,7 +67,7 @@ class _Ready(Ready):
         dtype = next((p.dtype for p in net.static.model.parameters()), first.dtype)
         self.memory = torch.empty(net.arena.size * first.shape[0], dtype=dtype)
         self.values |= views_of(self.graph, self.bound.placed, net.arena, self.memory, first.shape[0])
-        tasks = Tasks(self.bound, self.values, net.team.threads)
+        tasks = HostTasks(self.bound, self.values, net.team.threads)
         self.steps = steps_of(self.graph, net.schedule, tasks, net.barriers, net._wrap)
 
 

@@ -1,6 +1,6 @@
 """Units as torch's calls on a device: the same steps as on the CPU, with values in memory of their own.
 
-A task is called once, while its program is issued, so it looks for its operands when it is called. A dense convolution
+A task is made when its turn comes while a program is issued, as its operands are there then. A dense convolution
 with a relu behind it is one kernel of cuDNN's (`torch.cudnn_convolution_relu`), a bias included; a merged one too, when
 a relu stands behind all its parts. A part of a merged product is copied out when a convolution reads it, as cuDNN's
 calls each copy what does not stand alone; a concatenation copies it anyway.
@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from edbc.plan.static import KERNELS
-from edbc.stages.cpu.kernels import Bound, Task, Tasks
-from edbc.stages.cpu.products import Product, Runner
+from edbc.stages.units.bound import Bound
+from edbc.stages.units.products import Product, Runner
+from edbc.stages.units.tasks import Tasks
 
 
 class How(NamedTuple):
@@ -41,22 +42,10 @@ class DeviceTasks(Tasks):
     """Makes the tasks of units; `values` are those that are alive."""
 
     def __init__(self, bound: Bound, values: dict[int, Any], how: How):
-        super().__init__(bound, values, 0)
+        super().__init__(bound, values)
         self.alive, self.how = values, how
-        self._operands = {}  # concatenations are calls like others
         last = {steps[-1].product: unit for unit, steps in enumerate(bound.steps)}
         self._unit_of = {node: unit for node, unit in last.items() if node is not None}
-
-    def whole(self, unit: int) -> Task:
-        """A unit."""
-        return lambda: super(DeviceTasks, self).whole(unit)()
-
-    def merge(self, units: Sequence[int]) -> Task:
-        """Units as one product."""
-        return lambda: super(DeviceTasks, self).merge(units)()
-
-    def _in_all_threads(self, task: Task) -> Task:
-        return task
 
     def _runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
                 positions: Sequence[int]) -> Runner:  # fmt: skip
@@ -115,9 +104,6 @@ class DeviceRunner(Runner):
             self.weight = product.weight.contiguous(memory_format=how.images)
         if self.bias is None and how.fused:
             self.bias = product.weight.new_zeros(product.outputs)
-
-    def _pack(self, shape: Sequence[int]) -> Tensor | None:
-        return None
 
     def _convolved(self, x: Tensor) -> Tensor:
         p = self.product

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from edbc.stages.cpu.products import Runner
 from edbc.stages.cuda.kernels import HOW, DeviceTasks, How
 from edbc.stages.cuda.program import program_of
 from edbc.stages.cuda.streams import Call, Streams, issue, streams_of
@@ -21,6 +20,7 @@ from edbc.stages.graph import Block
 from edbc.stages.net import Ready, StaticModel
 from edbc.stages.table import Cost, Groups
 from edbc.stages.timing import cost_of
+from edbc.stages.units.products import Runner
 
 ROUNDS = 9
 OPERATIONS, LEAST = 32, 2

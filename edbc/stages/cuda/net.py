@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.cuda.kernels import HOW, DeviceTasks, How
 from edbc.stages.cuda.program import Operation, program_of, verify_program
 from edbc.stages.cuda.streams import Call, Mark, Streams, issue, streams_of
 from edbc.stages.net import BatchNet, Ready, StaticModel
+from edbc.stages.table import Schedule
 from edbc.stages.timing import Clock
 
 REPLAYS = 5

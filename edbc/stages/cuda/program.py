@@ -24,9 +24,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from edbc.errors import LayoutError
-from edbc.stages.cpu.lifetimes import Schedule
 from edbc.stages.graph import UnitGraph
-from edbc.stages.table import MERGE
+from edbc.stages.table import MERGE, Schedule
 
 
 @dataclass(frozen=True)

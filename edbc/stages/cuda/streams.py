@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import torch
 
-from edbc.stages.cpu.kernels import Tasks
 from edbc.stages.cuda.program import Operation, Program
+from edbc.stages.units.tasks import Tasks
 
 Call = Callable[[], None]
 HELD, CYCLES = 20e-6, 2e9
@@ -223,11 +223,10 @@ def issue(program: Program, tasks: Tasks, values: dict[int, Any], streams: Strea
 
 
 def _call(operation: Operation, tasks: Tasks, values: dict[int, Any]) -> Call:
-    task = tasks.merge(operation.units) if len(operation.units) > 1 else tasks.whole(operation.units[0])
-
     def call() -> None:
         for unit in operation.frees:
             let_go(values, unit)
+        task = tasks.merge(operation.units) if len(operation.units) > 1 else tasks.whole(operation.units[0])
         task()
 
     return call

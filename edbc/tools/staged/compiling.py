@@ -28,7 +28,6 @@ from edbc.run.weights.weightsfile import Weights
 from edbc.stages import Stages
 from edbc.stages.capture import cast
 from edbc.stages.cpu.execute import Wrap
-from edbc.stages.cpu.products import merge_sets
 from edbc.stages.devices import STREAMS, gpu_name, machine_of, measuring, net_of
 from edbc.stages.forms import OPEN, chosen_form, chosen_kernels, measured_forms, measured_kernels
 from edbc.stages.graph import UnitGraph
@@ -36,6 +35,7 @@ from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.plan_graph import Planned, schedule_graph
 from edbc.stages.search import Scheduled
 from edbc.stages.table import Costs, CostTable, require_table, table_path, table_text
+from edbc.stages.units.products import merge_sets
 from edbc.tools.health import processor_name
 from edbc.tools.parity import Eager, Parity, compared, parity_on
 from edbc.tools.staged.explanation import BY_TABLE

@@ -22,9 +22,9 @@ from edbc.run.backend import require_device, wait_for
 from edbc.run.modelfile import Config, ModelFile, import_model_file
 from edbc.run.weights.weightsfile import model_of_plan
 from edbc.stages.capture import cast, stacked
-from edbc.stages.cpu.kernels import Task
 from edbc.stages.cuda.net import DeviceNet, Span
 from edbc.stages.net import BatchNet, StaticModel
+from edbc.stages.units.tasks import Task
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity, compared, parity_on
 from edbc.tools.report.timeline import write_events

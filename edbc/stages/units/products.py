@@ -9,9 +9,6 @@
     is not.) With a dilation d > 1 the padding must be a multiple of d.
 (3) Where the merged product makes more positions than the parts, what is too much is cut off; where it makes fewer
     (padding behind is smaller than before), the input is padded on that side first.
-
-Packing is for the number of threads that runs the product: oneDNN chooses layouts by it. Preparing a call takes oneDNN
-some 60 microseconds whatever its size, more than packed weights save a product of less than PLAIN operations.
 """
 
 from __future__ import annotations
@@ -29,8 +26,6 @@ from torch import Tensor, nn
 from edbc.run.weights.packing import Moves
 from edbc.stages.graph import UnitGraph
 
-PLAIN = 4_000_000
-"""Floating-point operations, two per multiplication."""
 MOST_MERGED = 8
 """Units of one input of which all subsets are tried."""
 Pair = tuple[int, int]
@@ -149,7 +144,7 @@ def merge_sets(graph: UnitGraph, units: Sequence[int], layer_of: dict[int, Any])
 
 
 class Runner:
-    """A product as it runs in as many threads as torch has now: packed by oneDNN for a shape, or a plain call."""
+    """A product as it runs, here as a plain call."""
 
     def __init__(self, product: Product, shape: Sequence[int], positions: Sequence[int]):
         """`shape` of the input, with its batch dimension; `positions` of the output, height and width."""
@@ -158,7 +153,6 @@ class Runner:
         self.padding = [0, 0] if self.pad else list(product.padding)
         layout = torch.contiguous_format if product.is_linear else torch.channels_last
         self.weight = product.weight.contiguous(memory_format=layout)
-        self.packed = self._pack(shape)
 
     def _missing(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Definition (3): what the input is padded by when symmetric padding makes too few positions; () if not."""
@@ -170,18 +164,6 @@ class Runner:
             pads += [p.padding[i], need]
         return tuple(pads) if any(pads[2 * i + 1] > p.padding[1 - i] for i in range(2)) else ()
 
-    def _pack(self, shape: Sequence[int]) -> Tensor | None:
-        p = self.product
-        is_small = 2 * p.weight.numel() * shape[0] * math.prod(self.positions) < PLAIN
-        if p.is_linear or is_small or p.weight.dtype != torch.float32 or not can_pack():
-            return None
-        size = list(shape)
-        if self.pad:
-            size = [*shape[:2], shape[2] + sum(self.pad[2:]), shape[3] + sum(self.pad[:2])]
-        return torch.ops.mkldnn._reorder_convolution_weight(
-            self.weight, self.padding, list(p.stride), list(p.dilation), p.groups, size
-        )
-
     def __call__(self, x: Tensor) -> Tensor:
         """The product, of the positions that are wanted."""
         p = self.product
@@ -192,13 +174,4 @@ class Runner:
 
     def _convolved(self, x: Tensor) -> Tensor:
         p = self.product
-        if self.packed is not None:
-            return torch.ops.mkldnn._convolution_pointwise(
-                x, self.packed, p.bias, self.padding, list(p.stride), list(p.dilation), p.groups, "none", [], ""
-            )
         return F.conv2d(x, self.weight, p.bias, p.stride, self.padding, p.dilation, p.groups)
-
-
-def can_pack() -> bool:
-    """Whether torch has oneDNN's convolutions with packed weights here."""
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_convolution_pointwise")

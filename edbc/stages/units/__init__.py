@@ -1,0 +1,1 @@
+"""Units as what computes them, alike on every device: weights and their products, steps, and tasks."""
