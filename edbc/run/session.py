@@ -411,7 +411,13 @@ class Net:
     @on_host
     def capture_all(self, instances: Sequence[Any]) -> list[Captured]:
         """Instances captured; see `capture`. Recording them together takes less time than one by one."""
-        found = self.capture_each(_as_list(instances))
+        instances = _as_list(instances)
+        for kind in (Captured, CapturedBatch):
+            if kind in set(map(type, instances)):
+                raise InputError(
+                    f"capture: expected instances that forward takes, got a {kind.__name__}, which is captured already"
+                )
+        found = self.capture_each(instances)
         for number, captured in enumerate(found):
             if isinstance(captured, UnsupportedError):
                 raise UnsupportedError(f"instance {number}: {captured}; run the instance as it is")
@@ -419,18 +425,18 @@ class Net:
 
     @on_host
     def capture_each(self, instances: Sequence[Any]) -> list[Captured | UnsupportedError]:
-        """Instances captured, with an error in the place of each that cannot be; see `capture`."""
+        """Instances captured, with an error in the place of each that cannot be; see `capture`. What is captured
+        already stays as it is."""
         kinds = set(map(type, instances))
+        if Captured in kinds:
+            plain = [item for item in instances if type(item) is not Captured]
+            found = iter(self.capture_each(plain) if plain else ())
+            return [item if type(item) is Captured else next(found) for item in instances]
         if VertexInstance in kinds:
             raise InputError(
                 "capture: expected instances that forward takes, got a VertexInstance, which is arrays already and is "
                 "joined as fast; run it as it is"
             )
-        for kind in (Captured, CapturedBatch):
-            if kind in kinds:
-                raise InputError(
-                    f"capture: expected instances that forward takes, got a {kind.__name__}, which is captured already"
-                )
         if self.plan.reads:
             return [UnsupportedError("forward reads values, so what it records is no function of the instance")] * len(
                 instances

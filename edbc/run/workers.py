@@ -297,9 +297,7 @@ class Collate:
     def _batch(self, instances: Sequence[Any]) -> Any:
         lexicon = self.net.in_mode().lexicon
         started = time.perf_counter()
-        plain = [item for item in instances if type(item) is not Captured]
-        found = iter(self.net.capture_each(plain) if plain else [])
-        parts = [item if type(item) is Captured else next(found) for item in instances]
+        parts = self.net.capture_each(instances)
         if not all(type(part) is Captured and part.of is lexicon for part in parts):  # as they are
             pairs = zip(parts, instances, strict=True)
             return [item if isinstance(part, UnsupportedError) else part for part, item in pairs]
@@ -309,7 +307,7 @@ class Collate:
         self._told[lexicon] = len(lexicon.exemplars)
         if get_worker_info() is not None:
             _pickled(batch.exemplars)  # what cannot be is told here: a queue's thread only prints, and nothing arrives
-        batch.seconds = time.perf_counter() - started if len(plain) == len(instances) else 0.0
+        batch.seconds = 0.0 if Captured in set(map(type, instances)) else time.perf_counter() - started
         return batch
 
     def __reduce__(self) -> Any:

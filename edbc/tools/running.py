@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from edbc.base.arguments import DEVICES, DTYPES, FRONT_ENDS, require_count, require_name
 from edbc.base.families import fold_names
 from edbc.base.files import found_at, require_target, write_tensors
-from edbc.errors import ModelError, StaleError
+from edbc.errors import InputError, ModelError, StaleError
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan
@@ -494,6 +494,13 @@ class _Running:
         return results
 
     def _verify(self, eager: Any, batch: list[Any], results: list[Any]) -> None:
+        from edbc.capture.captured.instance import Captured
+
+        if Captured in set(map(type, batch)):
+            raise InputError(
+                "verify: expected instances that forward takes, got a Captured among them, which eager PyTorch cannot "
+                "run; verify with the instances that were captured"
+            )
         with eager.at_its_best(batch):
             with _unchanged(batch):
                 started = time.perf_counter()

@@ -92,7 +92,8 @@ def capture_each(
 
 def _generators() -> tuple[Any, ...]:
     """The states of Python's and NumPy's random generators; torch's is watched wherever forward is recorded."""
-    name, keys, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    name, keys, *rest = state
     return random.getstate(), name, keys.tobytes(), *rest
 
 

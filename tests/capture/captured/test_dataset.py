@@ -74,6 +74,16 @@ def test_labels_stand_beside_captured_instances() -> None:
         CapturedDataset([plain[0]], net, instance="x")[0]
 
 
+def test_items_that_are_captured_already_are_given_as_they_are() -> None:
+    """Beside plain ones, which are captured; checks find them unchanged."""
+    net, plain = net_of(), sentences(6)
+    mixed = [net.capture(item) if number % 2 else item for number, item in enumerate(plain)]
+    data = CapturedDataset(mixed, net)
+    for _ in range(2):
+        assert list(data) == net.capture_all(plain)
+    assert data.checked == 1
+
+
 def test_modes_have_captures_of_their_own() -> None:
     """What was captured in evaluation is not given in training, nor the other way round; dropout draws as before."""
     net, plain = net_of(), sentences(6)
