@@ -159,7 +159,7 @@ PLANS = (
         says=(
             "cost table:",
             "expected costs of",
-            "expected stages that were measured on a GPU",
+            "expected stages that were measured on",
             "ranks: expected",
             "the cost table that the plan was made from",
             "expected the plan's config",

@@ -289,6 +289,10 @@ def test_plans_of_a_gpu(plans: Path, as_on_a_gpu: None, monkeypatch: pytest.Monk
 
     monkeypatch.undo()
     assert edbc("check", plans / "gpu.yaml").exit_code == 0
+    result = edbc("run", plans / "gpu.yaml", "--limit", "1")
+    assert result.exit_code == 4
+    assert "expected stages that were measured on a CPU" in result.output
+    assert result.output.count("\n") == 1, result.output
     other = next(kernels for kernels in KERNELS if kernels != plan.static.kernels)
     write_static_plan(replace(plan, static=replace(plan.static, kernels=other)), plans / "gpu.yaml")
     assert "kernels: planning again gives something else" in edbc("check", plans / "gpu.yaml").output

@@ -28,7 +28,7 @@ from edbc.run.weights.weightsfile import Weights
 from edbc.stages import Stages
 from edbc.stages.capture import cast
 from edbc.stages.cpu.execute import Wrap
-from edbc.stages.devices import STREAMS, gpu_name, machine_of, measuring, net_of
+from edbc.stages.devices import CUDA, STREAMS, gpu_name, machine_of, measuring, net_of
 from edbc.stages.forms import OPEN, chosen_form, chosen_kernels, measured_forms, measured_kernels
 from edbc.stages.graph import UnitGraph
 from edbc.stages.net import BatchNet, StaticModel
@@ -237,6 +237,23 @@ def parity_of(static: StaticModel, plan: StaticPlan, given: ModelFile | ModelObj
 
     compared(parity, add)
     return parity
+
+
+def require_kind_of_device(plan: StaticPlan, path: Path, here: str, warn: Callable[[str], None]) -> None:
+    """Raise StaleError for a plan that was measured on a GPU where a CPU runs, or the reverse; warn of another one of
+    the kind, on which schedules are right and may be slow."""
+    measured = plan.static.device
+    if measured.startswith(CUDA) != here.startswith(CUDA):
+        kind, option = ("a GPU", " --device cuda") if here.startswith(CUDA) else ("a CPU", "")
+        raise StaleError(
+            f"{path.name}: expected stages that were measured on {kind}, as this is {here}, got ones of {measured}; "
+            f"measure here with 'edbc compile --profile{option}', or run it where it was measured"
+        )
+    if measured != here:
+        warn(
+            f"{path.name}: its stages were measured on {measured}, this is {here}; measure here with 'edbc compile "
+            "--profile'"
+        )
 
 
 def bound_net(static: StaticModel, plan: StaticPlan, wrap: Wrap | None = None) -> BatchNet[Any]:

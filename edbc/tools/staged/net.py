@@ -124,11 +124,10 @@ def _require_device(model: nn.Module) -> None:
 
 def checked_net(plan: StaticPlan, path: Path, given: ModelObject) -> StaticNet:
     """A plan that stands, bound to an object of its code: units are the model's, and results eager's."""
-    from edbc.tools.staged.compiling import device_name, parity_of
+    from edbc.tools.staged.compiling import device_name, parity_of, require_kind_of_device
 
-    if plan.static.device != (here := device_name(next(given.model.parameters()).device.type)):
-        told = f"{path}: its stages were measured on {plan.static.device}, this is {here}"
-        warnings.warn(told, stacklevel=4)
+    here = device_name(next(given.model.parameters()).device.type)
+    require_kind_of_device(plan, path, here, lambda told: warnings.warn(told, stacklevel=5))
     example = given.sample(1, 0, {})[0]
     net = StaticNet(plan, given.model, example)
     parity_of(StaticModel(given.model, example, given.name), plan, given, {}).require()

@@ -38,7 +38,7 @@ from edbc.tools.running import (
     require_targets,
     write_outputs,
 )
-from edbc.tools.staged.compiling import bound_net, device_name
+from edbc.tools.staged.compiling import bound_net, device_name, require_kind_of_device
 
 MADE_UP = 32
 """Instances where neither files nor a limit are given."""
@@ -145,8 +145,7 @@ def model_and_example(path: Path, plan: StaticPlan, setting: Setting,
     """The plan's model file, its config, the model as built, and an instance."""
     model_file = model_path(path, plan, setting.model)
     require_model(plan, model_file, setting.trust_changed_model, warn)
-    if plan.static.device != (here := device_name(setting.device)):
-        warn(f"{path.name}: its stages were measured on {plan.static.device}, this is {here}")
+    require_kind_of_device(plan, path, device_name(setting.device), warn)
     file = import_model_file(model_file)
     config = file.config({**plan.model.config, **setting.config})
     if config != plan.model.config:
