@@ -53,7 +53,7 @@ from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.cuda.streams import streams_of
-from edbc.stages.devices import CUDA, STREAMS, gpu_name, machine_of
+from edbc.stages.devices import CUDA, STREAMS, gpu_name, kernels_on, machine_of
 from edbc.stages.endings import members
 from edbc.stages.graph import block_dag
 from edbc.stages.net import StaticModel
@@ -299,7 +299,8 @@ class Network:
     def kernels(self) -> None:
         """One unit after the other, by every choice of kernels."""
         schedule = [(((unit,),), CONCURRENT) for unit in range(len(self.static.graph.units))]
-        self.timed("kernels_ms", {name: DeviceNet(self.static, schedule, 1, how=HOWS[name]) for name in KERNELS})
+        names = kernels_on(self.static) or KERNELS[:4]
+        self.timed("kernels_ms", {name: DeviceNet(self.static, schedule, 1, how=HOWS[name]) for name in names})
         self.kernels_chosen = min(self.found["kernels_ms"], key=self.found["kernels_ms"].__getitem__)
 
     def timed(self, key: str, nets: dict[str, DeviceNet]) -> None:

@@ -59,9 +59,12 @@ FORMS = ("one thread", "all threads", "sequential", "merge", "greedy", "concurre
 """Schedules of a whole network, the plainest first: each unit in one thread; in all threads; each by the cheaper of the
 two; products of one input merged; everything that is ready at once; the cheapest stages without merges; the cheapest
 of all; the same where units wait for what they read alone."""
-KERNELS = tuple(f"channels {at} and relu {how}" for at in ("last", "first") for how in ("fused", "apart"))
-"""Which calls of a GPU's library run units: how values of images stand there, and whether a convolution has its relu
-inside. The first runs unless another is faster."""
+KERNELS = (
+    *(f"channels {at} and relu {how}" for at in ("last", "first") for how in ("fused", "apart")),
+    "channels last and relu fused and own pools",
+)
+"""Which kernels run units on a GPU: how values of images stand there, whether a convolution has its relu inside, and
+whether pools are the library's or edbc's own. The first runs unless another is faster."""
 
 
 @dataclass(frozen=True)

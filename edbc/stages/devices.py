@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import torch
 
-from edbc.errors import StaleError
+from edbc.errors import DeviceError, StaleError
 from edbc.plan.static import KERNELS
-from edbc.run.cuda.compiled import precision
+from edbc.run.cuda.compiled import missing, precision
 from edbc.run.precision import convolution_precision
 from edbc.stages.cpu.execute import Team, Wrap
 from edbc.stages.cpu.measure import Measurement
@@ -45,7 +45,9 @@ def machine_of(device: str, threads: int) -> Machine:
 
 def kernels_on(static: StaticModel) -> Sequence[str]:
     """The choices of kernels that there are where a model's weights are."""
-    return () if static.device.type == "cpu" else KERNELS
+    if static.device.type == "cpu":
+        return ()
+    return KERNELS if missing(static.device.type) is None else [name for name in KERNELS if not HOWS[name].pools]
 
 
 def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool = True, kernels: str | None = None,
@@ -59,7 +61,13 @@ def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool
             "plan: expected stages that were measured on a GPU, got some that all threads of a CPU share; measure "
             "again with 'edbc compile --profile --device cuda'"
         )
-    return DeviceNet(static, schedule, threads, barriers, how=HOWS[kernels or KERNELS[0]])
+    how = HOWS[kernels or KERNELS[0]]
+    if how.pools and (reason := missing(static.device.type)) is not None:
+        raise DeviceError(
+            f"plan: expected Triton, which its kernels '{kernels}' need, got none: {reason}; install it, or measure "
+            "again with 'edbc compile --profile --device cuda'"
+        )
+    return DeviceNet(static, schedule, threads, barriers, how=how)
 
 
 class Measuring(Protocol):

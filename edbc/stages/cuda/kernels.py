@@ -8,7 +8,7 @@ calls each copy what does not stand alone; a concatenation copies it anyway.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from edbc.plan.static import KERNELS
+from edbc.stages.cuda.pools import can_pool, pooled, pooling_of
 from edbc.stages.units.bound import Bound
 from edbc.stages.units.products import Product, Runner
 from edbc.stages.units.tasks import Tasks
@@ -28,10 +29,16 @@ class How(NamedTuple):
     """How values of images stand."""
     fused: bool
     """Whether relu joins a convolution's kernel."""
+    pools: bool
+    """Whether pools are edbc's own (`stages.cuda.pools`), which need Triton."""
 
 
 HOWS = {
-    kernels: How(torch.channels_last if "channels last" in kernels else torch.contiguous_format, "fused" in kernels)
+    kernels: How(
+        torch.channels_last if "channels last" in kernels else torch.contiguous_format,
+        "relu fused" in kernels,
+        "own pools" in kernels,
+    )
     for kernels in KERNELS
 }
 """By the names that plans have of them."""
@@ -46,6 +53,14 @@ class DeviceTasks(Tasks):
         self.alive, self.how = values, how
         last = {steps[-1].product: unit for unit, steps in enumerate(bound.steps)}
         self._unit_of = {node: unit for node, unit in last.items() if node is not None}
+
+    def _call(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+        if self.how.pools:
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+            pooling = pooling_of(self.bound.called[node], args, kwargs)
+            if pooling is not None and can_pool(args[0]):
+                return pooled(args[0], pooling)
+        return super()._call(node, env)
 
     def _runner(self, nodes: tuple[fx.Node, ...], product: Callable[[], Product], shape: Sequence[int],
                 positions: Sequence[int]) -> Runner:  # fmt: skip

@@ -36,6 +36,10 @@ class Tasks(ABC):
     def _result(self, unit: int, nodes: Sequence[fx.Node | None]) -> Callable[[Tensor], None]:
         """What takes a unit's value, but for a last relu, as the products of some nodes give it."""
 
+    def _call(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
+        """What a node that is no product gives."""
+        return self.bound.call(node, env)
+
     def whole(self, unit: int) -> Task:
         """A unit."""
         steps = [self._computed(step) for step in self.bound.steps[unit]]
@@ -75,7 +79,7 @@ class Tasks(ABC):
 
     def _computed(self, step: Step) -> Callable[[dict[fx.Node, Any]], Any]:
         """What gives a step's value, but for a last relu, and leaves it with the others."""
-        call = self.bound.call
+        call = self._call
         nodes = [n for n in step.nodes if n is not step.norm]
         if self.bound.key(step.nodes[-1]) in RELUS and step.nodes[-1] in self.bound.graph.of_node:
             nodes.pop()
