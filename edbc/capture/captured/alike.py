@@ -6,9 +6,9 @@ other constants: nobody has to promise it, as `captured.structurecache` needs.
 
 Definitions.
 
-(1) A *leaf* is a tensor of floating numbers in an instance. Forward gets a stand-in for it, which it can compute with,
-    but not read. Integers, in tensors too, and floats are stand-ins (`standins.told`), by which it can look up rows of
-    parameters and multiply, and which it can make tensors of.
+(1) A *leaf* is a tensor or array of floating numbers in an instance. Forward gets a stand-in for it, which it can
+    compute with, but not read. Integers, in tensors and arrays too, and floats are stand-ins (`standins.told`), by
+    which it can look up rows of parameters and multiply, and which it can make tensors of.
 (2) An instance is *keyed* when it is a nest of tuples, lists, dicts and objects (`code.closed.Closed.fields`) of
     leaves, integers, floats and plain values. Its *pattern* says all of that but for the numbers, and of a leaf its
     shape, its dtype, and which earlier one it is. Its *key* is its pattern, with the numbers that forward wants to
@@ -60,7 +60,19 @@ from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_named
 from edbc.capture.standins.shown import Shown
 from edbc.capture.standins.standin import PLAIN, Rows, Shared, Value, torch_dtype
-from edbc.capture.standins.told import NUMBERS, Fill, Number, Real, Told, as_operand, fill, filled, tensor_of, told
+from edbc.capture.standins.told import (
+    NUMBERS,
+    Array,
+    Fill,
+    Number,
+    Real,
+    Told,
+    as_operand,
+    fill,
+    filled,
+    tensor_of,
+    told,
+)
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
@@ -89,6 +101,7 @@ FAILED = 1
 _FAILED = object()
 _KEYS = frozenset((int, str))
 _STRIDED = torch.strided
+_NOT_TORCHS = frozenset(("f16", "u2", "u4", "u8"))
 _FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 
@@ -495,6 +508,17 @@ class _Shown(Shown):
         places = torch.arange(first, self.place).view(item.shape)
         return item if self.asked.issuperset(range(first, self.place)) else Told(self.rec, self.watch, item, places)
 
+    def of_array(self, item: np.ndarray) -> Any:
+        """See Shown. A leaf of its memory."""
+        tensor = _tensor_of(item)
+        if tensor is None or (tensor.dtype is not torch.int64 and tensor.dtype not in _FLOATS):
+            return item
+        if tensor.dtype is not torch.int64:
+            leaves = self.watch.read[self.rec.instance][0].leaves
+            tensor = next(leaf for leaf in leaves if _is_same_memory(leaf, tensor))
+        stand_in = self.of_tensor(tensor)
+        return item if type(stand_in) is torch.Tensor else Array(item, stand_in)
+
     def of_integer(self, value: int) -> Any:
         """See Shown."""
         self.place += 1
@@ -513,6 +537,10 @@ def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: 
     kind = type(item)
     if kind is torch.Tensor:
         return _is_keyed_tensor(item, parts, leaves, numbers)
+    if kind is np.ndarray:
+        parts.append(kind)
+        tensor = _tensor_of(item)
+        return tensor is not None and _is_keyed_tensor(tensor, parts, leaves, numbers)
     if kind is int or kind is float:
         parts.append(kind)
         numbers.append(item)
@@ -555,16 +583,27 @@ def _names(item: Any, view: ModelView, name: tuple[Any, ...] | None = ()) -> Ite
     kind, fields = type(item), None
     if kind is int or kind is float:
         yield name
-    elif kind is torch.Tensor:
-        yield from [None] * (item.numel() if item.dtype is torch.int64 else 0)
+    elif kind is torch.Tensor or kind is np.ndarray:
+        yield from [None] * (torch.as_tensor(item).numel() if item.dtype in (torch.int64, np.int64) else 0)
     elif kind is list:
         for part in item:
             yield from _names(part, view, None)
-    elif kind is dict or kind is tuple or is_named(kind) or (fields := view.fields_of(kind)) is not None:
+    elif kind is dict or issubclass(kind, tuple) or (fields := view.fields_of(kind)) is not None:
         of_names = item if kind is dict else vars(item) if fields is not None else None
         for key, part in enumerate(item) if of_names is None else of_names.items():
             if fields is None or key in fields:
                 yield from _names(part, view, None if name is None else (*name, key))
+
+
+def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
+    """Of an array's memory; None where torch has none without a warning."""
+    flags = array.flags
+    is_known = flags.c_contiguous and flags.writeable and array.dtype.isnative and array.dtype.kind in "fiub"
+    return torch.from_numpy(array) if is_known and array.dtype.str[1:] not in _NOT_TORCHS else None
+
+
+def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return (one.data_ptr(), one.shape, one.dtype) == (other.data_ptr(), other.shape, other.dtype)
 
 
 def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Tensor], numbers: list[Any]) -> bool:

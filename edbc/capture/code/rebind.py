@@ -50,7 +50,7 @@ from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
-from edbc.capture.standins.told import tensor_of, told
+from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
 from edbc.capture.standins.unread import Unread, unread
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
@@ -164,6 +164,8 @@ class Copies:
             return _variable
         if found is torch.LongTensor:
             return _longs
+        if found is torch.from_numpy:
+            return tensor_of_array
         if found is torch.Tensor or found is torch.FloatTensor:
             return _of_sizes(found)
         if isinstance(found, type(torch.FloatTensor)) and found.is_sparse:
@@ -372,6 +374,8 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
 
     def make(data: Any, **kwargs: Any) -> Any:
         watcher: Any = watcher_of_thread()
+        if type(data) is Array:
+            data = data.tensor
         if watcher is not None and watcher.shows is not None and (first := told(data)) is not None:
             return constructed(watcher, func, tensor_of(first, data, kwargs.get("dtype")), **kwargs)
         if type(data) is list or type(data) is tuple:

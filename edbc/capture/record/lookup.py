@@ -20,6 +20,7 @@ from torch import nn
 
 from edbc.capture.record.table import Hole, SharedRef, View
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
+from edbc.capture.standins.told import Array
 
 LOOK_UP, LOOK_UP_ONE = "look up", "look up one"
 """The methods that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's class could
@@ -60,13 +61,16 @@ def look_up_of(ref: SharedRef) -> LookUp | None:
 
 def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
     """`words(torch.tensor(numbers))`."""
+    if type(numbers) is Array:
+        numbers = numbers.tensor
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
     found = None if rows is None else rows(numbers)
     if found is not None:
         return found
     if isinstance(numbers, Lazy):
         return words(numbers)
-    return words(torch.tensor(numbers, dtype=torch.int64) if numbers == [] else torch.tensor(numbers))
+    is_empty = type(numbers) is list and not numbers
+    return words(torch.tensor(numbers, dtype=torch.int64) if is_empty else torch.tensor(numbers))
 
 
 def look_up_one(_: nn.Module, words: Any, number: Any) -> Any:

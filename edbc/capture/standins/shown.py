@@ -6,6 +6,7 @@ import operator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep
@@ -26,6 +27,10 @@ class Shown:
     def of_tensor(self, item: torch.Tensor) -> Any:
         """What stands for a tensor."""
         raise NotImplementedError
+
+    def of_array(self, item: np.ndarray) -> Any:
+        """What stands for an array of NumPy's."""
+        return item
 
     def of_numbers(self, item: list[Any]) -> Any:
         """What stands for a list; None for one that is a nest like others."""
@@ -48,6 +53,8 @@ class Shown:
         kind = type(item)
         if kind is torch.Tensor:
             return self.of_tensor(item)
+        if kind is np.ndarray:
+            return self.of_array(item)
         if kind is int:
             return self.of_integer(item)
         if kind is float:

@@ -48,7 +48,7 @@ class Number:
 
     __slots__ = ("place", "rec", "value", "watch")
 
-    def __init__(self, rec: Recorder, watch: Watch, place: int, value: int):
+    def __init__(self, rec: Recorder, watch: Watch, place: int, value: Any):
         self.rec, self.watch, self.place, self.value = rec, watch, place, value
 
     @property  # type: ignore[misc]
@@ -196,7 +196,7 @@ def told(data: Any) -> Number | None:
     """The first such number in lists of any depth. Linear in their items."""
     kind = type(data)
     if kind in NUMBERS:
-        return data  # type: ignore[no-any-return]
+        return data
     if kind is not list and kind is not tuple:
         return None
     return next((found for found in map(told, data) if found is not None), None)
@@ -224,7 +224,39 @@ def as_operand(number: Any, other: Any) -> Value | None:
     """What a number is to an element-wise function of it and another operand; None where it has to be asked."""
     if type(other) is not Value or not other.dtype.is_floating_point:
         return None
-    return number.as_operand(torch.float32 if other.dtype.itemsize < 4 else other.dtype)  # type: ignore[no-any-return]
+    return number.as_operand(torch.float32 if other.dtype.itemsize < 4 else other.dtype)
+
+
+class Array:
+    """An array of NumPy's, of which code may take shape and dtype, and make a tensor."""
+
+    __slots__ = ("array", "tensor")
+
+    def __init__(self, array: np.ndarray, tensor: Value | Told):
+        self.array, self.tensor = array, tensor
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return np.ndarray
+
+    shape = property(lambda self: self.array.shape)
+    dtype = property(lambda self: self.array.dtype)
+    ndim = property(lambda self: self.array.ndim)
+    size = property(lambda self: self.array.size)
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CannotKeep
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise CannotKeep
+
+
+def tensor_of_array(array: Any) -> Any:
+    """`torch.from_numpy`, also of a stand-in."""
+    return array.tensor if type(array) is Array else torch.from_numpy(array)
 
 
 # --- filled tensors --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -345,6 +346,15 @@ def test_new_types_need_enough_nodes() -> None:
     assert net.alike.found == before
     require_eager(net, drawn(vector, 4, 32))
     assert net.alike.found == before + 32
+
+
+def test_strict_nets_take_no_new_types() -> None:
+    """Which they would refuse."""
+    net = bound(seeded(Transposes), drawn(vector, 0, 12), strict=True)
+    for seed in range(1, 4):
+        require_eager(net, drawn(vector, seed, 32))
+
+    assert net.alike.found == 0
 
 
 def test_types_that_compiling_has_met_are_not_new() -> None:
@@ -739,3 +749,68 @@ def test_floats_are_operands_and_constants_or_part_of_the_key(kind: str) -> None
     moulds = [mould for mould in net.alike._moulds.values() if mould is not None]
 
     assert (len(moulds) == 1) == (kind in ("times", "sums", "tensor", "double", "leaf", "counts"))
+
+
+# --- arrays --------------------------------------------------------------------------------------------------------
+
+
+class Arrays(nn.Module):
+    """What forward may do with arrays of NumPy's, one use per kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.words = nn.Linear(SIZE, SIZE), nn.Embedding(VOCAB, SIZE)
+
+    def forward(self, item: Any) -> Any:
+        kind, x, ids = item["kind"], item["x"], item["ids"]
+        if kind == "from":
+            return self.up(torch.from_numpy(x)) + self.words(torch.from_numpy(ids)).sum(0) * len(ids)
+        if kind == "tensors":
+            return self.up(torch.tensor(x)) + torch.as_tensor(x) + self.words(torch.tensor(ids))[0] * x.shape[0]
+        if kind == "double":
+            return self.up(torch.from_numpy(item["d"]).float()) + self.words.weight[torch.as_tensor(ids)[0]]
+        if kind == "methods":
+            return self.up(torch.from_numpy(x)) * float(x.sum()) + self.words.weight[int(ids.max())]
+        if kind == "each":
+            return [self.words.weight[w] for w in ids] + [self.words.weight[ids[0]] * x[0]]
+        if kind == "mask":
+            return self.up(torch.from_numpy(x)) * torch.from_numpy(item["mask"])
+        if kind == "kept":
+            return {"h": self.up(torch.from_numpy(x)), "is": isinstance(x, np.ndarray)}
+        return self.up(torch.tensor(x * 2) + torch.from_numpy(x[::-1].copy()))
+
+
+ARRAYS = ("from", "tensors", "double", "methods", "each", "mask", "kept", "computed")
+
+
+def arrays(kind: str) -> Any:
+    def make(rng: Random) -> Any:
+        x = np.array([rng.gauss(0, 1) for _ in range(2 * SIZE)], np.float32)
+        ids = np.array([rng.randrange(VOCAB) for _ in range(rng.choice([2, 3]))])
+        mask = np.array([rng.random() < 0.5 for _ in range(SIZE)])
+        one = x[:SIZE] if rng.random() < 0.7 else x[::2] if rng.random() < 0.5 else x[SIZE:]
+        item = {"kind": kind, "x": one, "ids": ids, "d": x[:SIZE].astype(np.float64)}
+        return item | {"mask": mask} if kind == "mask" else item
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ARRAYS)
+@pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
+def test_arrays_are_leaves_and_integers(kind: str) -> None:
+    """Eager's values and gradients, whatever forward does with arrays in any memory, and with those that stay as they
+    are."""
+    net = bound(seeded(Arrays), drawn(arrays(kind), 0, 12), rows=None)
+    for seed in range(1, 6):
+        require_eager(net, drawn(arrays(kind), seed, 12))
+    odd = drawn(arrays(kind), 9, 3)
+    odd[0]["x"].flags.writeable = False
+    odd[1]["ids"] = odd[1]["ids"].astype(np.int32)
+    odd[2]["x"] = odd[2]["x"].astype(np.float32).reshape(-1)
+    require_eager(net, odd)
+
+    found = net.alike.found
+    whole = [item | {"x": np.ascontiguousarray(item["x"])} for item in drawn(arrays(kind), 10, 6)]
+    require_eager(net, whole)
+    assert kind not in ("from", "tensors", "double") or len([m for m in net.alike._moulds.values() if m]) == 2
+    assert kind not in ("from", "tensors") or not net.alike.pays or net.alike.found == found + 6
