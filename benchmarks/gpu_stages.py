@@ -229,8 +229,9 @@ class Record:
         with self.step(where, f"compile {name}"), self.turn():
             options = ["--out", self.options.out, "--precision", self.options.precision, "--alone", "compiled"]
             batch = ["--batches", str(self.options.batches[0])]
-            process = subprocess.Popen([sys.executable, __file__, name, *batch, *options], stdout=subprocess.PIPE,
-                                       stderr=subprocess.DEVNULL, text=True, start_new_session=True)  # fmt: skip
+            with open(self.folder / "compile.log", "a") as log:
+                process = subprocess.Popen([sys.executable, __file__, name, *batch, *options], stdout=subprocess.PIPE,
+                                           stderr=log, text=True, start_new_session=True)  # fmt: skip
             try:
                 output, _ = process.communicate(timeout=seconds)
             except subprocess.TimeoutExpired:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -40,10 +40,12 @@ def in_ieee() -> Iterator[None]:
 @contextmanager
 def _off(older: Any, newer: Any) -> Iterator[None]:
     """One setting, by whichever name can be read."""
+    owner, name, off = older, "allow_tf32", cast(Any, False)
     try:
-        owner, name, before, off = older, "allow_tf32", older.allow_tf32, False
+        before = older.allow_tf32
     except RuntimeError:
-        owner, name, before, off = newer, "fp32_precision", newer.fp32_precision, IEEE
+        owner, name, off = newer, "fp32_precision", IEEE
+        before = newer.fp32_precision
     setattr(owner, name, off)
     try:
         yield

@@ -56,7 +56,8 @@ class DeviceTasks(Tasks):
 
     def _call(self, node: fx.Node, env: Mapping[fx.Node, Any]) -> Any:
         if self.how.pools:
-            args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+            given: Any = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+            args, kwargs = given
             pooling = pooling_of(self.bound.called[node], args, kwargs)
             if pooling is not None and can_pool(args[0]):
                 return pooled(args[0], pooling)
