@@ -46,14 +46,14 @@ import torch
 from inter_operator import head_of, opened, totals_of
 
 from edbc.errors import StaleError
-from edbc.plan.static import KERNELS
+from edbc.plan.static import CUDA, KERNELS
 from edbc.run.precision import convolution_precision
 from edbc.stages import Stages
 from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.cuda.streams import streams_of
-from edbc.stages.devices import CUDA, STREAMS, gpu_name, kernels_on, machine_of
+from edbc.stages.devices import STREAMS, gpu_name, kernels_on, machine_of
 from edbc.stages.endings import members
 from edbc.stages.graph import block_dag
 from edbc.stages.net import StaticModel

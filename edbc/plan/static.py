@@ -52,6 +52,8 @@ Where = Callable[[], str]
 MOST_UNITS = 10_000
 INPUT = "input"
 """What units read that are not units."""
+CUDA = "cuda: "
+"""How the name of a GPU begins, as a device of stages."""
 STRATEGIES = ("split", "merge", "concurrent")
 """In the order in which ties are decided."""
 PRODUCTS = ("Conv2d(", "Linear(")
@@ -137,6 +139,7 @@ class Static:
     dtype: str
     device: str
     threads: int
+    """On a GPU, streams."""
     costs: FileRef
     r: int
     s: int
@@ -149,6 +152,11 @@ class Static:
     blocks: tuple[PlanBlock, ...]
     kernels: str | None = None
     """One of KERNELS; None on a CPU, and where the table has none: the first."""
+
+    @property
+    def workers(self) -> str:
+        """What groups run in. `8 streams`."""
+        return f"{self.threads} {'streams' if self.device.startswith(CUDA) else 'threads'}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from edbc.errors import DeviceError, StaleError
-from edbc.plan.static import KERNELS
+from edbc.plan.static import CUDA, KERNELS
 from edbc.run.cuda.compiled import missing, precision
 from edbc.run.precision import convolution_precision
 from edbc.stages.cpu.execute import Team, Wrap
@@ -27,7 +27,6 @@ from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.search import Machine
 from edbc.stages.table import SPLIT, Cost, Groups, Schedule
 
-CUDA = "cuda: "
 STREAMS = 8
 """Where nothing else is asked for."""
 

@@ -12,17 +12,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 from networks import sequential, tiny, tiny_images
-from test_execution import eager_of
 from torch import Tensor, nn
 
 from edbc.plan.static import KERNELS
+from edbc.run.precision import in_ieee
 from edbc.stages.cuda import kernels
 from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.cuda.pools import can_pool, pooled, pooling_of
 from edbc.stages.devices import kernels_on
 from edbc.stages.net import StaticModel
-from edbc.tools.parity import Parity
+from edbc.tools.parity import Eager, Parity
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -99,10 +99,9 @@ def test_a_network_runs_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(kernels, "pooled", counted)
     static = StaticModel(tiny(name).to(DEVICE), tiny_images(name, 1)[0].to(DEVICE), name)
-    parity = Parity()
-    with DeviceNet(static, sequential(static.graph), 1, how=HOWS[OWN]) as net:
-        for results in zip(net([i.to(DEVICE) for i in tiny_images(name, 1)]), *eager_of(static, 1), strict=True):
-            parity.add(*results)
+    parity, batch = Parity(), [image.to(DEVICE) for image in tiny_images(name, 2)]
+    with in_ieee(), DeviceNet(static, sequential(static.graph), 1, how=HOWS[OWN]) as net:
+        parity.add_all(net(batch), None, Eager(static.model), batch)
     parity.require()
     runs = 2  # before it is captured, and replayed
     assert len(calls) == runs * sum("MaxPool2d" in unit.text for unit in static.graph.units) > 0

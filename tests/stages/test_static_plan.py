@@ -15,7 +15,7 @@ import torch
 from commands import command as edbc
 
 import edbc.tools.staged.compiling as compiling
-from edbc.errors import EdbcError, PlanError, StaleError
+from edbc.errors import DeviceError, EdbcError, PlanError, StaleError
 from edbc.plan.reader import read_plan
 from edbc.plan.static import (
     FORMS,
@@ -280,7 +280,9 @@ def test_plans_of_a_gpu(plans: Path, as_on_a_gpu: None, monkeypatch: pytest.Monk
     assert {cost.form for cost in plan.static.measured} == {*FORMS} - {"one thread", "all threads"}
     assert [cost.kernels for cost in table.kernels] == list(KERNELS[:4])
     assert plan.static.kernels == chosen_kernels(table.kernels)
-    assert f"kernels: {plan.static.kernels}" in edbc("explain", plans / "gpu.yaml").output
+    explained = edbc("explain", plans / "gpu.yaml").output
+    assert f"kernels: {plan.static.kernels}" in explained
+    assert "4 streams" in explained
     result = edbc("run", plans / "gpu.yaml", "--limit", "3", "--verify", "--trace", plans / "trace.json")
     assert result.exit_code == 0, result.output
     events = json.loads((plans / "trace.json").read_text())["traceEvents"]
@@ -308,6 +310,15 @@ def test_stages_that_threads_share_are_refused_on_a_gpu(compiled: Path) -> None:
     static = StaticModel(model, torch.empty(1, 3, 6, 6, device="meta"), "net")
     with pytest.raises(StaleError, match="measured on a GPU"):
         net_of(static, [(((0,),), "split")], 2)
+
+
+def test_kernels_that_need_triton_say_so(compiled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan with pools of edbc's own is not run with others where there is no Triton."""
+    model = import_model_file(compiled / "net.py").build({}, 0).to("meta")
+    static = StaticModel(model, torch.empty(1, 3, 6, 6, device="meta"), "net")
+    monkeypatch.setattr("edbc.stages.devices.missing", lambda device: "not installed")
+    with pytest.raises(DeviceError, match=r"expected Triton, .* measure again"):
+        net_of(static, [(((0,),), "concurrent")], 2, True, KERNELS[-1])
 
 
 def changed(plans: Path, name: str, old: str, new: str) -> None:

@@ -21,14 +21,14 @@ from edbc._version import __version__
 from edbc.errors import StaleError
 from edbc.native.threads import num_cores
 from edbc.plan.plan import FileRef, Guard, ModelRef
-from edbc.plan.static import INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
+from edbc.plan.static import CUDA, INPUT, PlanBlock, PlanStage, PlanUnit, Static, StaticPlan
 from edbc.run.backend import require_device
 from edbc.run.modelfile import Config, ModelFile
 from edbc.run.weights.weightsfile import Weights
 from edbc.stages import Stages
 from edbc.stages.capture import cast
 from edbc.stages.cpu.execute import Wrap
-from edbc.stages.devices import CUDA, STREAMS, gpu_name, machine_of, measuring, net_of
+from edbc.stages.devices import STREAMS, gpu_name, machine_of, measuring, net_of
 from edbc.stages.forms import OPEN, chosen_form, chosen_kernels, measured_forms, measured_kernels
 from edbc.stages.graph import UnitGraph
 from edbc.stages.net import BatchNet, StaticModel

@@ -82,7 +82,7 @@ def head_lines(plan: StaticPlan) -> Iterator[str]:
     stages = sum(len(block.stages) for block in static.blocks)
     counts = f"{len(static.units)} units in {len(static.blocks)} blocks, {stages} stages"
     yield f"{plan.model.path}: a static model, {counts}"
-    yield f"measured on {static.device}, {static.threads} threads, batches of {static.batch_size}, {static.dtype}"
+    yield f"measured on {static.device}, {static.workers}, batches of {static.batch_size}, {static.dtype}"
     yield f"stages of at most {static.s} groups of {static.r} units"
     if static.kernels is not None:
         yield f"kernels: {static.kernels}, the fastest of {len(KERNELS)} one unit after the other"

@@ -75,7 +75,7 @@ class StaticNet:
     def __repr__(self) -> str:
         static = self.plan.static
         counts = f"{len(static.units)} units in {sum(len(block.stages) for block in static.blocks)} stages"
-        how = f"run: {static.form}, measured for batches of {static.batch_size} in {static.threads} threads"
+        how = f"run: {static.form}, measured for batches of {static.batch_size} in {static.workers}"
         return f"<edbc net of {self.plan.model.path}: one graph, {counts}; {how}>"
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:

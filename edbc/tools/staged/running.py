@@ -89,7 +89,7 @@ class StaticReport:
         static, made_up = self.plan.static, "" if self.setting.inputs else ", made up by the model's sample"
         stages = sum(len(block.stages) for block in static.blocks)
         yield f"{self.instances:,} instances in batches of {self.batch_size}{made_up}"
-        yield f"  schedule     {len(static.units)} units in {stages} stages, {static.threads} threads"
+        yield f"  schedule     {len(static.units)} units in {stages} stages, {static.workers}"
         if self.seconds:
             rate, each = self.instances / self.total, 1e3 * statistics.median(self.seconds)
             yield f"  throughput   {rate:,.1f} instances/s, {each:,.2f} ms per batch"
