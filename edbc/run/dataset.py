@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -88,7 +89,7 @@ class CapturedDataset(Dataset[Any]):
     def __getitems__(self, items: Sequence[int]) -> list[Any]:
         """Several items, those that are new captured together. Raises IndexError for one that is not there."""
         count = len(self)
-        items = [item + count if item < 0 else item for item in items]
+        items = [item + count if item < 0 else item for item in map(operator.index, items)]
         if not all(0 <= item < count for item in items):
             raise IndexError(f"a data set of {count:,} items has no item {max(items, key=abs)}")
         given: dict[int, Any] = {}

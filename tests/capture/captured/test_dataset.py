@@ -84,6 +84,15 @@ def test_items_that_are_captured_already_are_given_as_they_are() -> None:
     assert data.checked == 1
 
 
+def test_numbers_of_samplers_are_numbers() -> None:
+    """NumPy's integers and tensors of one are the items that Python's integers are."""
+    data = CapturedDataset(sentences(5), net_of())
+    assert data[3] == data[np.int64(3)] == data[torch.tensor(3)] == data[-2]
+    assert (data.misses, data.hits) == (1, 3)
+    with pytest.raises(TypeError, match="integer"):
+        data["3"]
+
+
 def test_modes_have_captures_of_their_own() -> None:
     """What was captured in evaluation is not given in training, nor the other way round; dropout draws as before."""
     net, plain = net_of(), sentences(6)
