@@ -469,23 +469,36 @@ def test_survivors_that_nobody_finds_hide_no_others() -> None:
     assert type(mine[0].state) is torch.Tensor
 
 
-def test_an_error_leaves_stand_ins_that_say_so() -> None:
-    """What forward kept before it failed is of no use, and the next call over the same objects is right."""
+@pytest.mark.parametrize("collects", [False, True])
+def test_an_error_leaves_stand_ins_that_say_so(collects: bool) -> None:
+    """What forward kept before it failed is of no use, and the next call over the same objects is right; also where the
+    garbage collector has seen it."""
 
     def keep(net: Any, node: Any, h: Any, children: Any) -> None:
         node.state = h
         if node.word == 7 and fails:
+            if collects:
+                gc.collect()
             raise KeyError("seven")
 
-    fails = False
-    net = net_of(keep)
+    fails, keep_now = False, [keep]
+    net = net_of(lambda *args: keep_now[0](*args))
     mine, theirs = [Node(1, Node(2)), Node(7, Node(3))], [Node(1, Node(2)), Node(7, Node(3))]
     fails = True
     with pytest.raises(KeyError):
         net(mine)
+    old = mine[0].state
     with pytest.raises(UnsupportedError, match="has ended"):
-        mine[0].state + 1
+        old + 1
     fails = False
+
+    def use(net: Any, node: Any, h: Any, children: Any) -> None:
+        with pytest.raises(UnsupportedError, match="has ended"):
+            old + 1
+
+    keep_now[0] = use
+    net(trees())
+    keep_now[0] = keep
     require_same(net(mine), [net.model(node) for node in theirs])
     require_same(list(tensors_on(*mine)), list(tensors_on(*theirs)))
 

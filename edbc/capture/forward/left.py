@@ -259,7 +259,7 @@ def recorded(
 ) -> tuple[Recording, Collected]:
     """Run `forward` for each instance, and collect what they returned and what they left (`trace.forward.record`). The
     recording has ended then, whatever happens."""
-    before, collected_before = references(recorder), gc.get_count()[1:]
+    before, oldest = references(recorder), [None]
     try:
         recording = record(shadow, recorder, instances, settles)
         collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
@@ -275,10 +275,8 @@ def recorded(
                 if references(recorder)[0] != before[0]:
                     end_stand_ins(recorder, age)
     except BaseException:
-        if gc.get_count()[1:] == collected_before:  # all that was made is young
-            end_stand_ins(recorder, 0)
-        else:
-            end_stand_ins(recorder)
+        is_young = any(item is oldest for item in gc.get_objects(0))  # and so is all that was made since
+        end_stand_ins(recorder, 0 if is_young else OLDEST)
         raise
     finally:
         end(recorder)

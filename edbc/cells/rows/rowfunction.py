@@ -54,7 +54,7 @@ class RowFunction:
         parameters."""
         if not values:
             return [result.expand(count, *result.shape) for result in self._one(shared)]
-        if len(values[0]) == 1:  # what a batched form would be compared with
+        if values[0].shape[0] == 1:  # what a batched form would be compared with; `len` takes a microsecond
             return self._rows(values, shared)
         if self.is_believed and self.form is not None and not values[0].is_meta:
             return self.form(values, count, shared)
