@@ -295,8 +295,9 @@ class Fill:
         for at, value in self.writes:
             index, (rows, dims) = at.copy(), np.nonzero(at < 0)
             index[rows, dims] = _within([numbers[place] for place in (-1 - at[rows, dims]).tolist()], shape[dims])
-            is_told = type(value) is np.ndarray
-            found[tuple(index.T)] = [numbers[place] for place in value.tolist()] if is_told else value
+            if type(value) is np.ndarray:
+                value = np.array([numbers[place] for place in value.tolist()], np.int64)
+            found[tuple(index.T)] = value
         return found
 
 
@@ -354,12 +355,13 @@ class Filled(Made):
         at, dtype = _elements(index, self.described.shape), self.described.dtype
         is_told = type(value) is Told or type(value) is Number
         if is_told:
-            value = (value.places if type(value) is Told else torch.tensor([value.place])).flatten().numpy()
-            is_range = len(value) == len(at) and (len(at) == 1 or _is_rising(at))
+            places = value.places if type(value) is Told else torch.tensor(value.place)
+            value, ndim = places.flatten().numpy(), places.ndim
+            is_range = ndim < 2 and len(value) == len(at) and (len(at) == 1 or _is_rising(at))
         if not (is_range if is_told else type(value) in _WRITTEN[dtype.is_floating_point]):
             raise CannotKeep
         last = self.items[-1] if self.items else None
-        if last is not None and not is_told and (type(value), value) == (type(last.value), last.value):
+        if last is not None and not is_told and repr(value) == repr(last.value):  # zeros have signs
             self.items[-1] = Write(np.concatenate([last.at, at]), value)
         else:
             self.items.append(Write(at, value))
@@ -393,6 +395,8 @@ class Part:
 
 _WRITTEN = {True: frozenset((int, bool, float)), False: frozenset((int, bool))}
 """Kinds of numbers that are written into floating tensors and others."""
+_SCALARS = frozenset((int, Number))
+"""What lists of indices may hold: those of lists or tensors mean other elements."""
 _FILLED = frozenset((torch.float32, torch.float64, torch.int64, torch.bool))
 
 
@@ -441,8 +445,8 @@ def _indices(part: Any, size: int) -> np.ndarray:
         return np.arange(size)[part]
     if kind is Told and part.dim() < 2:
         return -1 - part.places.reshape(-1).numpy()
-    if kind is list:
-        return np.concatenate([_indices(item, size) for item in part if type(item) is not list] or [np.zeros(0, int)])
+    if kind is list and _SCALARS.issuperset(map(type, part)):
+        return np.concatenate([_indices(item, size) for item in part]) if part else np.zeros(0, np.int64)
     if kind is Number:
         return np.array([-1 - part.place])
     if kind is not int or not -size <= part < size:

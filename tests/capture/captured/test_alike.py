@@ -590,6 +590,8 @@ class Fills(nn.Module):
             flat, row = a.view(-1), a[2]
             a[pairs[0]] = 3.0
             return self.up(flat.view(SIZE, SIZE) + row)
+        if kind == "nested":
+            a[[[0, pairs[0][0]], [1, 2]], 1] = 3.0
         if kind == "lists":
             a[[i for i, _ in pairs], [j for _, j in pairs]] = 1
         elif kind == "rows":
@@ -600,6 +602,10 @@ class Fills(nn.Module):
         elif kind == "values":
             for i, j in pairs:
                 a[i, j] = i
+        elif kind == "signs":
+            for i, j in pairs:
+                a[i, j], a[j, 0] = -0.0, 0.0
+            return [self.up(x), 1 / a]
         else:
             for i, j in pairs:
                 if kind == "parts":
@@ -638,7 +644,7 @@ class Fills(nn.Module):
 
 
 FILLS = ("elements", "parts", "both", "mask", "lists", "rows", "values", "ids", "plain", "looked at", "changed", "view",
-         "read", "kept", "early", "repeated")  # fmt: skip
+         "read", "kept", "early", "repeated", "nested", "signs")  # fmt: skip
 SERVED = {"elements", "parts", "both", "mask", "lists", "rows", "values", "plain"}
 
 
