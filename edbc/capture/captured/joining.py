@@ -336,7 +336,8 @@ def with_known_graph(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
 def as_one(pools: list[Any]) -> Any:
     """The constants of one source: one tensor, or a list where some instance's were recorded for it. Where some are on
     a device, as captured instances that were moved there, all are."""
-    device = next((pool[0].device for pool in pools if len(pool) and not pool[0].is_cpu), None)
+    firsts = [pool if type(pool) is torch.Tensor else pool[0] for pool in pools if type(pool) is not list or pool]
+    device = next((first.device for first in firsts if not first.is_cpu), None)
     if device is not None:
         pools = [[t.to(device) for t in pool] if type(pool) is list else pool.to(device) for pool in pools]
     if any(type(pool) is list for pool in pools):
