@@ -10,8 +10,8 @@ Three phases, which together end within --seconds:
 (2) Alone on the machine: `end_to_end.py --device cuda --sweep`, batch 1, 32 and 256 at hidden size 128, 256 and 512,
     the most telling combinations first, for the time that is left.
 
-(3) `gpu_model.py`, on the host, in the first phase; and in the last MODEL_SECONDS `gpu_gaps.py`: gaps between launches
-    and graph nodes, cuDNN's LSTM, and the model beside what phase (2) measured.
+(3) `gpu_model.py`, on the host, in the first phase; and in the last LAST_SECONDS `gpu_gaps.py`: gaps between graph
+    nodes, cuDNN's LSTM, and the model beside what phase (2) measured; then `gpu_training.py`: training steps.
 
 What fails or is cut off costs nothing else. The benchmark's record is the file of --json, whole after every
 combination; how the tests and the warming ended is in NAME.tests.json beside it, the tests' output in NAME.tests.log.
@@ -47,9 +47,9 @@ SHARE = 0.45
 """Of the time, for the first phase."""
 GRACE = 15.0
 """Seconds that the second phase's last combination may take after it has begun."""
-MODEL_SECONDS = 40.0
+LAST_SECONDS = 45.0
 """For the third phase."""
-PROCESSES = 4
+PROCESSES = max(4, (os.cpu_count() or 1) // 2)
 """For the tests."""
 BRIEF = ("--rounds", "2", "--mini-batches", "2", "--eager-seconds", "2")
 """What makes 81 combinations fit."""
@@ -163,11 +163,15 @@ def third_phase(options: argparse.Namespace, folder: Path, until: float) -> bool
     """Definition (3); True when all went well."""
     files = ["--measured", options.json, "--model", str(beside(options, "json", "model"))]
     device = ["--device", "cpu"] if options.dry else []
-    files += ["--json", str(beside(options, "json", "gaps"))]
-    child = start("gaps", ["benchmarks/gpu_gaps.py", *device, *files], folder)
-    outcome = child.wait(until)
-    print(child.log.read_text(errors="replace"), f"gaps {outcome}", flush=True)
-    return outcome == "passed"
+    small = ["--only", DRY[0], "--batch-size", "1", "--hidden", "16"] if options.dry else []
+    data = ["--data", options.data] if options.data else []
+    outcomes = []
+    for name, more in (("gaps", files), ("training", [*small, *data])):
+        json_file = ["--json", str(beside(options, "json", name).resolve())]
+        child = start(name, [f"benchmarks/gpu_{name}.py", *device, *json_file, *more], folder)
+        outcomes.append(child.wait(until))
+        print(child.log.read_text(errors="replace"), f"{name} {outcomes[-1]}", flush=True)
+    return set(outcomes) == {"passed"}
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -196,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         outcomes = [first_phase(options, folder, began + SHARE * options.seconds),
-                    second_phase(options, folder, began + options.seconds - MODEL_SECONDS),
+                    second_phase(options, folder, began + options.seconds - LAST_SECONDS),
                     third_phase(options, folder, began + options.seconds)]  # fmt: skip
     return int(not all(outcomes))
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from devices import NINE, needs_triton
 
+from edbc.run.cuda import compiled
 from edbc.tools import benchmark
 
 HOST = ("--rounds", "1", "--mini-batches", "1", "--eager-seconds", "0", "--data", "/nowhere")
@@ -29,7 +30,7 @@ def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
     import gpu
 
     yield end_to_end, gpu
-    for name in ("end_to_end", "gpu", "gpu_model", "gpu_gaps", "gpu_code"):
+    for name in ("end_to_end", "gpu", "gpu_model", "gpu_gaps", "gpu_code", "gpu_training", "training", "zoo"):
         sys.modules.pop(name, None)
 
 
@@ -196,7 +197,7 @@ def test_one_command_survives_what_fails(
     printed = capsys.readouterr().out
 
     assert code == 1
-    assert set(children) == {"tests", "benchmark", "gpu_model", "gaps", *NINE}
+    assert set(children) == {"tests", "benchmark", "gpu_model", "gaps", "training", *NINE}
     assert told["outcomes"]["tests"] == told["outcomes"]["lstm_nmt"] == "failed"
     assert told["outcomes"]["mv_rnn"] == "cut off"
     assert told["outcomes"]["tree_lstm"] == "passed"
@@ -286,6 +287,23 @@ def test_gaps_run_in_the_interpreter(scripts: Any, tmp_path: Path, capsys: pytes
     assert set(record["steps_us"]) == {"4", "16"}
     assert all(took > 0 for name in ("gap_us", "steps_us", "cudnn_us") for took in record[name].values())
     assert "us by steps without work: 4: " in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
+def test_training_steps_are_measured_three_ways(scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captured, recorded and eager, one round each, as torch runs what Triton would."""
+    import gpu_training
+
+    monkeypatch.setattr(compiled, "missing", lambda device: "not here")
+    monkeypatch.setattr(gpu_training, "ROUNDS", 1)
+    monkeypatch.setattr(gpu_training, "EAGER_ROUNDS", 1)
+    found = tmp_path / "steps.json"
+    small = ["--device", "cpu", "--only", "tree_lstm,bilstm_tagger", "--batch-size", "2", "--hidden", "8"]
+    assert gpu_training.main([*small, "--json", str(found), "--data", "/nowhere"]) == 0
+    rows = json.loads(found.read_text())
+
+    assert [row["model"] for row in rows] == ["tree_lstm", "bilstm_tagger"]
+    assert all(row[way] > 0 for row in rows for way in ("captured", "recorded", "eager"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is here")
