@@ -83,11 +83,13 @@ class Body:
         self.sums: dict[tuple[V, int], str] = {}
         """Names of what was taken in."""
         self.written: list[str] = []
+        self.head = 0
+        """So many lines at first read nothing that a step has written: which tile it is, and rows of operands."""
         self.names = 0
         self.indent = ""
 
-    def lines(self) -> list[str]:
-        """Lines that compute the tile whose number is in `tile`."""
+    def lines(self) -> tuple[list[str], list[str]]:
+        """Lines that compute the tile whose number is in `tile`: the head, and all others."""
         v = self.job.v
         if v.op == "product":
             self._product(v)
@@ -97,7 +99,7 @@ class Body:
             self._reduction(v)
         else:
             self._map()
-        return self.written
+        return self.written[: self.head], self.written[self.head :]
 
     def _line(self, text: str) -> None:
         self.written.append(self.indent + text)
@@ -297,11 +299,12 @@ class Body:
                 self.sums[product, first] = name
 
     def _operand_rows(self) -> None:
-        """The row numbers of every operand that the job reads."""
+        """The row numbers of every operand that the job reads, with which the head ends."""
         inside = {*self.places, *(product for product, _ in self.job.sums)} - {store.v for store in self.job.stores}
         loads = {v.arg[0] for v in in_order(self.job.read, inside) if v.op == "load"}
         for number in sorted(loads):
             self._line(f"i{number} = tl.load(at{number} + r, mask=valid, other=0).to(tl.int64)")
+        self.head = len(self.written)
 
     def _value(self, v: V, at: str, mask: str, other: str) -> str:
         """The name that holds elements number `at` of a value, written when it is first asked for."""

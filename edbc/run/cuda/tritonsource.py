@@ -23,10 +23,10 @@ Definitions.
     factor, to the nearest (ties to even) as torch does.
 
 Programs of a step never wait for each other, so nothing needs to be resident together: a step ends where its launch
-does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next
-step are put in place meanwhile, read what they are to do, and wait there until this one's writes are visible. They are
-not put in place before this one has seen those of the one before it: so what a launch reads before it waits may have
-been written two launches before, and a chain has three at least.
+does. With PDL (programmatic dependent launch, from compute capability 9.0 on) the programs of the next step are put in
+place meanwhile, read what they are to do and from which rows, and wait there until this one's writes are visible. They
+are not put in place before this one has seen those of the one before it: so what a launch reads before it waits may
+have been written two launches before, and a chain has three at least.
 
 Float64 products are sums of element-wise products, which any device has; float32 products follow torch's setting for
 float32 matrix products (`PRECISION`).
@@ -92,9 +92,10 @@ Variants = tuple[Branch, ...]
 def step_kernel(branches: Sequence[Branch], width: int) -> str:
     """The text of a module whose function `step` runs a step; `width` is that of records."""
     functions = [branch.text.format(number=number) for number, branch in enumerate(branches)]
+    constants = ", ".join(CONSTANTS)
     calls = [
-        f"        if branch == {number}:\n            branch{number}(words, start, tiles, PROGRAMS, PRECISION)"
-        for number in range(len(branches))
+        f"        if branch == {k}:\n            branch{k}(words, start, tiles, record == 0, {constants})"
+        for k in range(len(branches))
     ]
     numbers = {"width": width, **{field.name.lower(): int(field) for field in Field}}
     return _HEAD.format(functions="\n\n".join(functions)) + _STEP.format(calls="\n".join(calls), **numbers)
@@ -116,36 +117,51 @@ def step(cursor, number, ahead, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr,
     words = tl.load(starts.to(tl.pointer_type(tl.int64)) + number).to(tl.pointer_type(tl.int64))
     left = tl.load(words + {left}).to(tl.int32)
     if PDL:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-    if pid == 0:
-        if ahead > 0:
-            tl.store(cursor + 1, starts + ahead * 8)
-        if number < 0:
-            tl.store(cursor, starts)
+        if tl.load(words + {branch}) < 0:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
     for record in range(left):
         branch = tl.load(words + {branch}).to(tl.int32)
         tiles = tl.load(words + {tiles}).to(tl.int32)
         start = (pid + tl.load(words + {first}).to(tl.int32)) % PROGRAMS
 {calls}
         words += {width}
+    if pid == 0:
+        if ahead > 0:
+            tl.store(cursor + 1, starts + ahead * 8)
+        if number < 0:
+            tl.store(cursor, starts)
 """
 _BRANCH = """@triton.jit
-def branch{{number}}(words, start, tiles, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr):
+def branch{{number}}(words, start, tiles, waits, PROGRAMS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr):
     count = tl.load(words + {count}).to(tl.int32)
 {arguments}
-    for tile in range(start, tiles, PROGRAMS):
+    tile = start
+{head}
+    if PDL:
+        if waits:
+            tl.extra.cuda.gdc_wait()
+            tl.extra.cuda.gdc_launch_dependents()
+    for turn in range(start, tiles, PROGRAMS):
 {body}
+        tile = turn + PROGRAMS
+{next}
 """
 
 
-def _branch(lines: Sequence[str], names: Sequence[str], grid: tuple[int, int, int], dtype: str) -> Branch:
-    """A branch that is told those of `names` that its lines mention."""
-    words = set(re.findall(r"\w+", "\n".join(lines)))
+def _branch(lines: Sequence[str], names: Sequence[str], grid: tuple[int, int, int], dtype: str,
+            head: Sequence[str] = ()) -> Branch:  # fmt: skip
+    """A branch that is told those of `names` that its lines mention. The `head` of a tile is run while the one before
+    is being stored, that of the first tile before the step before has ended."""
+    words = set(re.findall(r"\w+", "\n".join([*head, *lines])))
     taken = tuple(name for name in names if name in words)
     arguments = "\n".join(f"    {name} = {_argument(name, at, dtype)}" for at, name in enumerate(taken, FIELDS))
-    body = "\n".join(f"        {line}" for line in lines).replace("{", "{{").replace("}", "}}")
-    return Branch(_BRANCH.format(count=int(Field.COUNT), arguments=arguments, body=body), taken, grid)
+    texts = {"head": _indented(head, 4), "body": _indented(lines, 8), "next": _indented(head, 8)}
+    return Branch(_BRANCH.format(count=int(Field.COUNT), arguments=arguments, **texts), taken, grid)
+
+
+def _indented(lines: Sequence[str], by: int) -> str:
+    return "\n".join(" " * by + line for line in lines).replace("{", "{{").replace("}", "}}")
 
 
 def _argument(name: str, at: int, dtype: str) -> str:
@@ -279,7 +295,8 @@ class _Writer:
         return tuple(dict.fromkeys(self._written(job, tile) for tile in self._tiles(job)))
 
     def _written(self, job: Job, tile: Tile) -> Branch:
-        return _branch(Body(self.stages, job, tile).lines(), self.names, self._grid(job, tile), self.stages.dtype)
+        head, lines = Body(self.stages, job, tile).lines()
+        return _branch(lines, self.names, self._grid(job, tile), self.stages.dtype, head)
 
     def _tiles(self, job: Job) -> list[Tile]:
         v = job.v

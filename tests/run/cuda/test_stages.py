@@ -204,7 +204,7 @@ def test_texts_are_python_with_the_arguments_that_they_use() -> None:
             assert (
                 {"PROGRAMS", "PRECISION"}
                 <= given
-                <= {"words", "start", "tiles", "cursor", "number", "ahead", *CONSTANTS}
+                <= {"words", "start", "tiles", "cursor", "number", "waits", "ahead", *CONSTANTS}
             )
             stored = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
             loaded = {n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
