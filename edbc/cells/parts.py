@@ -31,7 +31,7 @@ preparing a graph with more nodes, and a fixed amount per mini-batch. `SplitCell
 from the measurements in docs/performance.md, for weights in a cache: an LSTM of hidden size 128 gains below some 10
 rows per batch, once it has enough batches, and with any number of rows once half of its products are shared; one of 256
 below some 30. Weights of more than NEAR_BYTES count more. Where products are slower beside everything else, parts gain
-more than the rule says. It reads sizes and counts only, never a clock.
+more than the rule says. It reads sizes and counts only, never a clock. On a device others hold (`ON_DEVICE`).
 """
 
 from __future__ import annotations
@@ -50,16 +50,8 @@ PARTS = (EAGER, CORE)
 NEAR_BYTES, FAR = 3 << 19, 2
 """Weights of more bytes than this do not stay in a cache of 2 MB beside what is computed with them; reading them again
 for every batch then costs FAR times as much."""
-MULTIPLICATIONS_PER_ELEMENT = 7
-"""What handing over one element costs, in multiplications that a batch's weights cost beside those of its rows."""
-MULTIPLICATIONS_PER_SHARED_ELEMENT = 3
-"""What it costs beside that where the core must not write over it, because others read it too."""
-MULTIPLICATIONS_OF_A_ROW = 0.24
-"""What a multiplication of one row's product costs, in the same unit: rows are many, and weights then in cache."""
 MULTIPLICATIONS_PER_NODE = 5_500
 """What preparing one node in parts costs, in the same unit: some 190 ns."""
-MULTIPLICATIONS_PER_CHUNK = 250_000
-"""What a batch of eager parts costs beside its rows and weights, in the same unit: some 9 us."""
 MULTIPLICATIONS_PER_TYPE = 2_000_000
 """What splitting the nodes of a type costs, in the same unit: some 70 us."""
 
@@ -88,6 +80,31 @@ class Part:
         return sum(_area(packed.blocks) for packed in self.program.weights)
 
 
+@dataclass
+class Rates:
+    """What parts save and cost where cells run, in multiplications that a batch's weights cost on a CPU beside those of
+    its rows: one takes some 0.035 ns."""
+
+    weights: float
+    """A multiplication that a batch need not do."""
+    batch: float
+    """A batch that has fewer of them."""
+    row: float
+    """A multiplication of one row's product: rows are many, and weights then in cache."""
+    element: float
+    """Handing over one element."""
+    shared_element: float
+    """What it costs beside that where the core must not write over it, because others read it too."""
+    chunk: float
+
+
+ON_CPU = Rates(1.0, 0.0, 0.24, 7.0, 3.0, 250_000.0)
+ON_DEVICE = Rates(0.0, 18_500.0, 0.0054, 0.0, 0.0, 116_000.0)
+"""A device multiplies so fast that what counts is preparing more nodes, which the host does: lattices and translation
+of hidden size 128 in mini-batches of 32 took longer in parts though the device took less time, lattices of hidden size
+512 in mini-batches of 256 did not (docs/performance.md)."""
+
+
 @dataclass(frozen=True, eq=False)
 class SplitCell:
     """Both parts, and where the whole cell's outputs come from."""
@@ -102,24 +119,25 @@ class SplitCell:
         """True when what the eager part computes is needed to the end, as outputs of the cell."""
         return any(home.part == EAGER for home in self.homes)
 
-    def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> bool:
+    def pays(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0,
+             rates: Rates = ON_CPU) -> bool:  # fmt: skip
         """True when splitting is worth it for so many nodes in so many batches, with so many rows of the eager part,
         one per node where it is not shared, in so many chunks, where all types of the mini-batch together have so many
         bytes of weights: see the module's docstring."""
-        return self.gain(nodes, batches, chunks, rows, weight_bytes) > 0
+        return self.gain(nodes, batches, chunks, rows, weight_bytes, rates) > 0
 
-    def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0) -> float:
+    def gain(self, nodes: int, batches: int, chunks: int = 1, rows: int | None = None, weight_bytes: int = 0,
+             rates: Rates = ON_CPU) -> float:  # fmt: skip
         """Multiplications that splitting saves, costs taken off; see `pays`."""
         eager = self.parts[EAGER]
-        saved: float = (batches - chunks) * eager.multiplications
-        if weight_bytes > NEAR_BYTES:
-            saved *= FAR
-        cost = MULTIPLICATIONS_PER_ELEMENT * eager.handed_over + MULTIPLICATIONS_PER_NODE
+        far = FAR if weight_bytes > NEAR_BYTES else 1
+        saved = (batches - chunks) * (rates.batch + far * rates.weights * eager.multiplications)
+        cost = rates.element * eager.handed_over + MULTIPLICATIONS_PER_NODE
         if self.shares:
             rows = nodes if rows is None else rows
-            saved += MULTIPLICATIONS_OF_A_ROW * (nodes - rows) * eager.multiplications
-            cost += MULTIPLICATIONS_PER_SHARED_ELEMENT * eager.handed_over
-        return saved - nodes * cost - chunks * MULTIPLICATIONS_PER_CHUNK - MULTIPLICATIONS_PER_TYPE
+            saved += rates.row * (nodes - rows) * eager.multiplications
+            cost += rates.shared_element * eager.handed_over
+        return saved - nodes * cost - chunks * rates.chunk - MULTIPLICATIONS_PER_TYPE
 
 
 def assign_parts(cell: CellGraph, eager: Collection[str]) -> dict[str, str]:

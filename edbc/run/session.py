@@ -55,6 +55,7 @@ from edbc.cells.canonical import cell_graph
 from edbc.cells.carry import carry_over
 from edbc.cells.lower import check_order, lower
 from edbc.cells.opgraph import CellGraph
+from edbc.cells.parts import ON_CPU, ON_DEVICE
 from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.segmented import run_kernel_of
@@ -213,7 +214,8 @@ class Net:
         self.share = share
         self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
         self._has_told_eager = False
-        self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share)
+        rates = ON_DEVICE if self.backend.issues else ON_CPU
+        self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share, rates)
         self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
         """What `_orders` said last, and of which types."""
         self._stages: tuple[tuple[NodeType, ...], Longs] = ((), np.zeros(0, np.int64))

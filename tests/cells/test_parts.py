@@ -18,7 +18,7 @@ from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.canonical import cell_graph
 from edbc.cells.lower import lower
 from edbc.cells.opgraph import CellGraph
-from edbc.cells.parts import CORE, EAGER, PARTS, SplitCell, assign_parts, split_cell, splittable
+from edbc.cells.parts import CORE, EAGER, ON_DEVICE, PARTS, SplitCell, assign_parts, split_cell, splittable
 from edbc.cells.program import Product
 
 
@@ -170,7 +170,7 @@ def test_it_pays_below_a_seventh_of_the_inner_size(
     """Fixed costs apart, an LSTM of hidden size 64 is split while its batches, without one for every chunk, have fewer
     than 64 / 7 rows."""
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_TYPE", 0)
-    monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_CHUNK", 0)
+    monkeypatch.setattr("edbc.cells.parts.ON_CPU.chunk", 0)
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_NODE", 0)
     cell, plan_batches, order = planned(cell_of(LSTM(64), 3, 64))
     split = split_cell(cell, plan_batches, order, ["x"])
@@ -186,3 +186,23 @@ def test_it_pays_only_with_enough_batches() -> None:
 
         assert split.pays(batches, batches)
         assert not split.pays(batches // 2, batches // 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "nodes", "batches", "rows", "pays"),
+    [
+        (128, 1501, 133, 256, False),
+        (128, 809, 122, 185, False),
+        (512, 5148, 122, 252, False),
+        (512, 9974, 156, 256, True),
+    ],
+)
+def test_on_a_device_it_pays_where_much_is_multiplied(
+    size: int, nodes: int, batches: int, rows: int, pays: bool
+) -> None:
+    """As an H200 and its host measured lattices and translation in mini-batches of 32 and 256; a CPU gains in each."""
+    cell, plan_batches, order = planned(cell_of(LSTM(size), 3, size))
+    split = split_cell(cell, plan_batches, order, ["x"], shares=True)
+
+    assert split.pays(nodes, batches, 1, rows)
+    assert split.pays(nodes, batches, 1, rows, rates=ON_DEVICE) is pays

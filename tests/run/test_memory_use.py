@@ -35,9 +35,9 @@ MODELS = (*NINE, "dag_gru", "transition_parser")
 def parts_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small cells run in parts too, wherever there is memory for it."""
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_TYPE", 0)
-    monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_CHUNK", 0)
+    monkeypatch.setattr("edbc.cells.parts.ON_CPU.chunk", 0)
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_NODE", 0)
-    monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_ELEMENT", 0)
+    monkeypatch.setattr("edbc.cells.parts.ON_CPU.element", 0)
 
 
 def net_of(name: str, size: int, **options: Any) -> tuple[Net, list[Any]]:

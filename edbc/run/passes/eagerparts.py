@@ -31,7 +31,7 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.opgraph import CellGraph
-from edbc.cells.parts import CORE, EAGER, PARTS, SplitCell, split_cell
+from edbc.cells.parts import CORE, EAGER, ON_CPU, PARTS, Rates, SplitCell, split_cell
 from edbc.cells.program import Program
 from edbc.run.passes import shareloops, splitloops
 from edbc.run.passes.chunks import Need, find_room
@@ -131,12 +131,13 @@ class _Asked(NamedTuple):
 class Splitter:
     """Splits the mini-batches of one bound plan. `splittable(kind)` is what the plan says of a type, if anything,
     `weight_bytes(kind)` how many bytes its products read beside their operands.
-    Without `share` every node has an eager part of its own."""
+    Without `share` every node has an eager part of its own; `rates` say when parts pay."""
 
     def __init__(self, table: TypeTable, splittable: Callable[[int], Splittable | None],
-                 weight_bytes: Callable[[int], int], share: bool = True):  # fmt: skip
+                 weight_bytes: Callable[[int], int], share: bool = True, rates: Rates = ON_CPU):  # fmt: skip
         self.table = table
         self.share = share
+        self.rates = rates
         self.programs: dict[int, Program] = {}
         """Of the types that are parts."""
         self._splittable = splittable
@@ -188,7 +189,7 @@ class Splitter:
         num_chunks, num_rows = chunks[-1].tolist()
         return Chosen({
             k: variant for k, variant in variants.items()
-            if room[k] and variant.cell.pays(nodes[k], batches[k], num_chunks[k], num_rows[k], weights)
+            if room[k] and variant.cell.pays(nodes[k], batches[k], num_chunks[k], num_rows[k], weights, self.rates)
         }, room, *chunks)  # fmt: skip
 
     def _look(self, capture: Capture, schedule: Schedule, kinds: Sequence[int]) -> tuple[Ints, list[int]]:
@@ -256,7 +257,7 @@ class Splitter:
         best, most = None, 0.0
         for variant in self._variants_of(kind) if distinct >= 0 else ():
             if not variant.cell.shares or distinct > 0:
-                gain = variant.cell.gain(nodes, batches, 1, distinct, weights)
+                gain = variant.cell.gain(nodes, batches, 1, distinct, weights, self.rates)
                 if gain > most:
                     best, most = variant, gain
         return best
@@ -269,7 +270,7 @@ class Splitter:
             if batches[kind] > 1:
                 rows = min(nodes[kind] // 2, FEWEST_ROWS) if self.share else nodes[kind]
                 for cell in cells:
-                    if cell.gain(nodes[kind], batches[kind], 1, rows, present.weight_bytes) > 0:
+                    if cell.gain(nodes[kind], batches[kind], 1, rows, present.weight_bytes, self.rates) > 0:
                         kinds.append(kind)
                         break
         return kinds

@@ -415,7 +415,7 @@ def test_large_batches_run_whole(repository, monkeypatch: pytest.MonkeyPatch) ->
     """Fixed costs apart: with more rows per batch than a seventh of the hidden size, nothing is split off, unless words
     repeat and their parts are shared; with fewer, it is."""
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_TYPE", 0)
-    monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_CHUNK", 0)
+    monkeypatch.setattr("edbc.cells.parts.ON_CPU.chunk", 0)
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_NODE", 0)
     plan = read_plan(repository / "plans" / "lstm_nmt.yaml")
     file = import_model_file(repository / "models" / "lstm_nmt.py")

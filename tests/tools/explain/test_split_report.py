@@ -20,7 +20,7 @@ from edbc.tools.report.timeline import Timeline
 def no_fixed_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small cells have parts too."""
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_TYPE", 0)
-    monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_CHUNK", 0)
+    monkeypatch.setattr("edbc.cells.parts.ON_CPU.chunk", 0)
     monkeypatch.setattr("edbc.cells.parts.MULTIPLICATIONS_PER_NODE", 0)
 
 
@@ -56,7 +56,7 @@ def test_explain_shows_parts_in_every_form(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "reason"),
     [
-        ("edbc.cells.parts.MULTIPLICATIONS_PER_ELEMENT", 100, "gain nothing from parts"),
+        ("edbc.cells.parts.ON_CPU.element", 100, "gain nothing from parts"),
         ("edbc.run.passes.chunks.SHARE", 0.0, "takes too much memory"),
     ],
 )
