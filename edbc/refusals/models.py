@@ -270,6 +270,15 @@ MODELS = (
         says=("as stages have no gradients",),
     ),
     Refusal(
+        "E0212",
+        "InputError",
+        "A captured instance stands where a plain one is expected",
+        "What is captured is captured once; eager PyTorch, which --verify runs, takes what forward takes; a captured "
+        "mini-batch is a mini-batch by itself.",
+        "Give the instances that were captured, and a captured mini-batch alone.",
+        says=("which is captured already", "which eager PyTorch cannot run", "it is one by itself"),
+    ),
+    Refusal(
         "E0299",
         "InputError",
         "An input is broken",
