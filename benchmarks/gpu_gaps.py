@@ -118,14 +118,13 @@ def device_time(call: Callable[[], Any], device: torch.device) -> float:
 def cudnn(batch_size: int, hidden_size: int, device: torch.device, words: int | None = None) -> float:
     """Microseconds of nn.LSTM, forward: on packed sequences of 2 to 40 words, or on texts of so many."""
     torch.manual_seed(0)
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32
     lengths = torch.randint(2, 41, (batch_size,))
     lengths[0] = 40
     lstm = torch.nn.LSTM(hidden_size, hidden_size).to(device)
     given: Any = torch.randn(words or 40, batch_size, hidden_size, device=device)
     if words is None:
         given = torch.nn.utils.rnn.pack_padded_sequence(given, lengths, enforce_sorted=False)
-    with torch.no_grad():
+    with torch.no_grad(), torch.backends.cudnn.flags(allow_tf32=torch.backends.cuda.matmul.allow_tf32):
         return device_time(lambda: lstm(given), device)
 
 

@@ -120,7 +120,7 @@ SAME = {"plan", "plans", "output_format", "quiet", "verbose", "version", "help"}
 RENAMED = {"settings": "config", "batch_sizes": "batch_size"}
 STAGES, JOBS = "fields of edbc.Stages", "edbc.reach.Predictor in a pipeline of an engine"
 ELSEWHERE = {
-    "compile": dict.fromkeys(("ios_r", "ios_s", "gap", "ios_batch", "ios_threads"), STAGES),
+    "compile": dict.fromkeys(("ios_r", "ios_s", "gap", "ios_batch", "ios_threads", "device"), STAGES),
     "run": dict.fromkeys(("engine", "workers", "address", "on_error", "keep_order"), JOBS),
     "explain": {"static": "run", "html": "Explanation.html", "dot": "edbc.tools.explain.dots.write_dots"},
     "check": {"update": "write_plan(outcome.renewed, path)"},

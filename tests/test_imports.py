@@ -38,7 +38,9 @@ DEFERRED = {
     r"edbc\.(errors|refusals)\b": "an error looks its code up when somebody asks for it",
     r"edbc\.schedule\.(policy|scheduler)$": "a policy's text form asks how its rules walk",
     r"edbc\.plan\.": "a Plan saves itself, its writer reads what it wrote",
-    r"edbc\.capture\.(record\.(lookup|table)|standins\.standin|patterns\.fusions)$": "a stand-in asks how a look-up is "
+    r"edbc\.capture\.(record\.(lookup|table)|standins\.(standin|told|made|lazy)|ragged\.symbols|patterns\.fusions)$": (
+        "a stand-in asks how a look-up is recorded, a pattern is an operation of a table"
+    ),
     "recorded, a pattern is an operation of a table",
     r"edbc\.capture\.(forward|record\.recorder$|standins\.ended$)": "a recorder waits in a fiber, a fiber builds",
     r"edbc\.cells\.(celltext|opgraph)$": "a cell's graph prints itself",

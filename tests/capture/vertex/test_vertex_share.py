@@ -46,7 +46,9 @@ def computed(captured: Capture, known: Known) -> list[Any]:
     def value(node: int, output: int) -> Any:
         if node >= 0:
             return nodes[node], output
-        return "row", int(captured.external_source[-1 - node]), int(captured.external_index[-1 - node])
+        number, row = int(captured.external_source[-1 - node]), int(captured.external_index[-1 - node])
+        is_constant = captured.sources[number].kind == "constant"
+        return "row", number, captured.constants[number][row].numpy().tobytes() if is_constant else row
 
     for v, kind in enumerate(graph.node_type.tolist()):
         key = kind, tuple(value(*operand) for operand in graph.operands_of(v))
