@@ -41,7 +41,6 @@ DEFERRED = {
     r"edbc\.capture\.(record\.(lookup|table)|standins\.(standin|told|made|lazy)|ragged\.symbols|patterns\.fusions)$": (
         "a stand-in asks how a look-up is recorded, a pattern is an operation of a table"
     ),
-    "recorded, a pattern is an operation of a table",
     r"edbc\.capture\.(forward|record\.recorder$|standins\.ended$)": "a recorder waits in a fiber, a fiber builds",
     r"edbc\.cells\.(celltext|opgraph)$": "a cell's graph prints itself",
     r"edbc\.run\.(backend$|reference$|cpu\.|cuda\.|passes\.excerptrows$)": "a back end is chosen by name",
