@@ -63,8 +63,7 @@ def test_memory_is_flat_over_ten_thousand_mini_batches() -> None:
 @pytest.mark.long
 def test_eight_threads_on_one_bound_plan() -> None:
     """See `test_eight_threads_alone`; in a process of its own. Behind thousands of other tests in one process these
-    threads have been seen to wait for each other inside of torch for ever, each in an operation on meta tensors; what
-    brings that about is not known yet."""
+    threads have been seen to wait for each other for ever: see `semantics.randomness.state_of_generator`."""
     alone = f"{__file__}::test_eight_threads_alone"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", alone]

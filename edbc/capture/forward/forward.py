@@ -32,7 +32,7 @@ from edbc.capture.semantics import checkpoints  # noqa: F401, takes its place in
 from edbc.capture.semantics.advice import advice_for
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by
-from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers
+from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers, state_of_generator
 from edbc.capture.standins.source import location_of_function, raised_at
 from edbc.capture.standins.standin import refuse
 from edbc.capture.standins.unread import read_survivors
@@ -180,7 +180,7 @@ def drop_ragged(recorder: Recorder) -> None:
 
 def _random_state() -> bytes:
     """What tells whether random numbers were drawn. Bytes compare in a sixth of the time of tensors."""
-    return torch.default_generator.get_state().numpy().tobytes()
+    return state_of_generator().numpy().tobytes()
 
 
 def _with_books(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:

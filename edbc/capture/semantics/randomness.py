@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,7 @@ class Dispatched(DispatchMode):
         """Whether one of them is not torch's own, definition (3)."""
 
     def __enter__(self) -> Dispatched:
-        self._before = torch.default_generator.get_state()
+        self._before = state_of_generator()
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
@@ -93,24 +94,35 @@ def _is_off(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
 
 def draws(call: Callable[[], Any]) -> bool:
     """Whether a call draws from torch's generator, which it leaves as it was. What it raises is for others to find."""
-    before = torch.default_generator.get_state()
+    before = state_of_generator()
     try:
         call()
     except Exception:
         return False
     finally:
-        changed = not torch.equal(before, torch.default_generator.get_state())
+        changed = not torch.equal(before, state_of_generator())
         torch.default_generator.set_state(before)
     return changed
+
+
+_GENERATOR = threading.RLock()
+
+
+def state_of_generator() -> torch.Tensor:
+    """The state of torch's generator. torch holds the generator's mutex while it makes the tensor, which may collect
+    garbage, and so let go of Python's lock; another thread that asks meanwhile holds Python's lock and waits for the
+    mutex, and neither goes on for ever. Those who wait here hold neither."""
+    with _GENERATOR:
+        return torch.default_generator.get_state()
 
 
 class NoRandomNumbers(TorchFunctionMode):
     """Refuses functions that draw random numbers, at the user's line."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = torch.default_generator.get_state()
+        before = state_of_generator()
         result = func(*args, **(kwargs or {}))
-        if not torch.equal(before, torch.default_generator.get_state()):
+        if not torch.equal(before, state_of_generator()):
             torch.default_generator.set_state(before)
             refuse(f"'{rules.name_of(func)}' draws random numbers", DRAW_REMEDY)
         return result
