@@ -96,6 +96,7 @@ class Rates:
     shared_element: float
     """What it costs beside that where the core must not write over it, because others read it too."""
     chunk: float
+    """A batch of eager parts, beside its rows and weights."""
 
 
 ON_CPU = Rates(1.0, 0.0, 0.24, 7.0, 3.0, 250_000.0)

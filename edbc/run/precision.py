@@ -12,20 +12,27 @@ from typing import Any, cast
 
 import torch
 
-from edbc.run.cuda.compiled import precision
-
 TF32, IEEE = "tf32", "ieee"
 
 
+def product_precision() -> str:
+    """torch's own setting for float32 products of matrices on the device."""
+    return _told(torch.backends.cuda.matmul, torch.backends.cuda.matmul)
+
+
 def convolution_precision() -> str:
-    """torch's own setting for float32 convolutions on the device; see `precision` of `edbc.run.cuda.compiled`."""
-    told = getattr(getattr(torch.backends.cudnn, "conv", None), "fp32_precision", None)
-    return TF32 if told == TF32 or (told is None and torch.backends.cudnn.allow_tf32) else IEEE
+    """torch's own setting for float32 convolutions on the device."""
+    return _told(torch.backends.cudnn, getattr(torch.backends.cudnn, "conv", None))
+
+
+def _told(older: Any, newer: Any) -> str:
+    told = getattr(newer, "fp32_precision", None)
+    return TF32 if told == TF32 or (told is None and older.allow_tf32) else IEEE
 
 
 def multiplies_in_tf32(device: torch.device) -> bool:
     """Whether torch may multiply float32 in tf32 there."""
-    return device.type == "cuda" and TF32 in (precision(), convolution_precision())
+    return device.type == "cuda" and TF32 in (product_precision(), convolution_precision())
 
 
 @contextmanager

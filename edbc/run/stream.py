@@ -6,10 +6,9 @@
     captures, schedules and places them. Mini-batches that are ready wait in a queue of `ahead`, then the worker waits.
 (2) The thread that iterates executes them and yields one result per instance, in the order of the iterable. Native
     code runs without Python's lock, which is when the worker gets on. But where to execute is to issue work to a
-    device, both are Python, and two threads that want its lock at once take longer than one (1.3 to 1.5 times, trees in
-    mini-batches of 256 and 32). So there the worker only reads, and the thread that iterates prepares and issues what
-    was read before it yields the results of the mini-batch before, with which the device goes on meanwhile. It does
-    not wait for instances while it has results to yield.
+    device, both are Python, and two threads that want its lock at once take longer than one. So there the worker only
+    reads, and the thread that iterates prepares and issues what was read before it yields the results of the mini-batch
+    before, with which the device goes on meanwhile. It does not wait for instances while it has results to yield.
 (3) An exception comes where its instance's result would have come, after the results of all mini-batches before it:
     with the instance's number in the stream where the iterable or the model's code raised it, with the numbers of its
     mini-batch where execution did. An iterable that fails in the middle of a mini-batch costs no instance before it.
@@ -102,7 +101,8 @@ def _executed(worker: _Worker) -> Iterator[Any]:
 def _issued(worker: _Worker) -> Iterator[Any]:
     """What the worker has read, prepared and issued before what was issued before is given out."""
     issued: list[Any] = []
-    while (item := worker.next(waits=not issued)) is not _END or issued:
+    while True:
+        item = worker.next(waits=not issued)
         before, issued, failure = issued, [], None
         if isinstance(item, _Read):
             try:

@@ -14,8 +14,8 @@ import torch
 
 from edbc.errors import DeviceError, StaleError
 from edbc.plan.static import CUDA, KERNELS
-from edbc.run.cuda.compiled import missing, precision
-from edbc.run.precision import convolution_precision
+from edbc.run.cuda.compiled import missing
+from edbc.run.precision import convolution_precision, product_precision
 from edbc.stages.cpu.execute import Team, Wrap
 from edbc.stages.cpu.measure import Measurement
 from edbc.stages.cpu.net import StagedNet
@@ -33,7 +33,7 @@ STREAMS = 8
 
 def gpu_name() -> str:
     """The current GPU and its setting: `cuda: NVIDIA H200 (convolutions tf32, other products ieee)`."""
-    told = f"convolutions {convolution_precision()}, other products {precision()}"
+    told = f"convolutions {convolution_precision()}, other products {product_precision()}"
     return f"{CUDA}{torch.cuda.get_device_name()} ({told})"
 
 

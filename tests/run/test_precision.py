@@ -38,13 +38,13 @@ def _setting(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.mark.usefixtures("_setting")
 def test_ieee_is_for_a_while() -> None:
     """Inside nothing is in tf32, by whichever name it was set; behind it, all is as it was, an exception or not."""
-    before = precision.precision(), convolution_precision()
+    before = precision.product_precision(), convolution_precision()
     for fails in (False, True):
         with pytest.raises(KeyError) if fails else in_ieee(), in_ieee():
-            assert (precision.precision(), convolution_precision()) == ("ieee", "ieee")
+            assert (precision.product_precision(), convolution_precision()) == ("ieee", "ieee")
             if fails:
                 raise KeyError
-        assert (precision.precision(), convolution_precision()) == before
+        assert (precision.product_precision(), convolution_precision()) == before
 
 
 def test_only_gpus_have_tf32() -> None:

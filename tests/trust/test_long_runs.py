@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -17,8 +14,6 @@ from random_models import CODE, RandomModel
 from edbc.run.session import Net
 
 POOL = 24
-ALONE = "EDBC_TEST_ALONE"
-"""Set where a test runs in a process of its own."""
 
 
 def universe(seed: int) -> tuple[Net, list[bytes]]:
@@ -62,18 +57,6 @@ def test_memory_is_flat_over_ten_thousand_mini_batches() -> None:
 
 @pytest.mark.long
 def test_eight_threads_on_one_bound_plan() -> None:
-    """See `test_eight_threads_alone`; in a process of its own. Behind thousands of other tests in one process these
-    threads have been seen to wait for each other for ever: see `semantics.randomness.state_of_generator`."""
-    alone = f"{__file__}::test_eight_threads_alone"
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", alone]
-    ran = subprocess.run(command, env={**environment, ALONE: "1"}, capture_output=True, text=True, timeout=300)
-
-    assert "1 passed" in ran.stdout, ran.stdout[-2000:]
-
-
-@pytest.mark.skipif(os.environ.get(ALONE) != "1", reason="run by the test before, in a process of its own")
-def test_eight_threads_alone() -> None:
     """Eight threads, each with mini-batches of its own over one net, recording, scheduling and executing at once: every
     result has the bits that it has alone."""
     net, pool = universe(5)

@@ -29,6 +29,8 @@ from typing import Protocol
 
 import torch
 
+from edbc.run.cuda.streams import captured_on
+
 LENGTHS = (256, 64, 32, 16, 8)
 """Of chains, in steps."""
 REPLAY, NODE = 10.0, 1.1
@@ -75,14 +77,9 @@ class DeviceGraphs:
     """CUDA's own."""
 
     def capture(self, launches: Call) -> Call:
-        """See Graphs. Nothing runs while it is captured, and what other threads do with the device is not looked at;
-        `torch.cuda.graph` would collect garbage and wait for the device first, for memory that chains do not take."""
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            graph.capture_begin(capture_error_mode="thread_local")
-            launches()
-            graph.capture_end()
-        return graph.replay
+        """See Graphs."""
+        replay: Call = captured_on(torch.cuda.Stream(), launches).replay
+        return replay
 
 
 class HostGraphs:

@@ -11,8 +11,6 @@ import linecache
 from functools import cache
 from typing import Any
 
-import torch
-
 from edbc.base.kept import Kept
 
 KEPT = 64
@@ -63,13 +61,3 @@ def _function(text: str) -> Any:
     names: dict[str, Any] = {"__name__": file}
     exec(compile(text, file, "exec"), names)
     return names["step"]
-
-
-def precision() -> str:
-    """The constant `PRECISION`: torch's own setting for float32 products on the device.
-
-    torch has two names for it and raises when the older one is read after the newer one was set.
-    """
-    matmul = torch.backends.cuda.matmul
-    told = getattr(matmul, "fp32_precision", None)
-    return "tf32" if told == "tf32" or (told is None and matmul.allow_tf32) else "ieee"

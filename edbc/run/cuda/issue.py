@@ -22,6 +22,7 @@ from edbc.run.cuda.streams import number_of_stream
 from edbc.run.cuda.table import Longs, record_ptr, write_records
 from edbc.run.cuda.tritonsource import Field
 from edbc.run.cuda.upload import Part, Upload
+from edbc.run.precision import product_precision
 
 PER_PROCESSOR = 1
 """Programs of a step per multiprocessor. Two would fit; on an H200 they took 1.2 times as long, whatever the size."""
@@ -123,7 +124,7 @@ class Issuer:
 
     def chains(self) -> Chains:
         """What runs steps on the current stream; made when it is first asked for."""
-        precision = compiled.precision()
+        precision = product_precision()
         key = self.library.text, precision, number_of_stream(self.device)
         return self._chains.of(key, lambda: self._new_chains(precision))
 

@@ -1,4 +1,4 @@
-"""Weights that one stream packed and another reads: the reader waits on the device, the host never does.
+"""Streams: what tells them apart, graphs of what is launched on one, and weights that one packed and another reads.
 
 Threads that call one net may each have a stream of their own (`torch.cuda.stream`). A mini-batch's arenas and upload
 belong to the stream that runs it, but weights are packed once, on the stream of whoever asked first. Any other stream
@@ -30,6 +30,20 @@ class Origin:
         current.wait_event(self.done)
         for tensor in tensors():
             tensor.record_stream(current)
+
+
+def captured_on(stream: Any, launches: Callable[[], None], pool: Any = None) -> Any:
+    """A CUDA graph of what is launched on a stream, which does not run; other threads may use the device meanwhile.
+    (`torch.cuda.graph` also collects garbage, waits for the device and gives its unused memory back, which takes longer
+    than the rest.)"""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(stream):
+        graph.capture_begin(pool, capture_error_mode="thread_local")
+        try:
+            launches()
+        finally:
+            graph.capture_end()
+    return graph
 
 
 def number_of_stream(device: torch.device) -> int | None:

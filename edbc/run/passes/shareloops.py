@@ -173,19 +173,19 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
 def first_of_equal(external_source, external_index, address, count, size):
     """What of its source each external is, of constants the first one of the same bytes. Source s has `count[s]` of
     them, 0 where it has none to compare, of `size[s]` bytes each from `address[s]` on. O(externals + bytes)."""
-    index, first = external_index.copy(), np.empty(count.max(), np.int64)
+    index, begin, first = external_index.copy(), np.cumsum(count) - count, np.empty(count.sum(), np.int64)
     for s in range(len(count)):
-        if not count[s]:
-            continue
+        rows = first[begin[s] : begin[s] + count[s]]
         if size[s] % 8 == 0 and address[s] % 8 == 0:
-            _find_equal_rows(address[s], count[s], size[s] // 8, U(0), first)
+            _find_equal_rows(address[s], count[s], size[s] // 8, U(0), rows)
         elif size[s] % 4 == 0 and address[s] % 4 == 0:
-            _find_equal_rows(address[s], count[s], size[s] // 4, np.uint32(0), first)
+            _find_equal_rows(address[s], count[s], size[s] // 4, np.uint32(0), rows)
         else:
-            _find_equal_rows(address[s], count[s], size[s], np.uint8(0), first)
-        for e in range(len(index)):
-            if external_source[e] == s:
-                index[e] = first[index[e]]
+            _find_equal_rows(address[s], count[s], size[s], np.uint8(0), rows)
+    for e in range(len(index)):
+        s = external_source[e]
+        if count[s]:
+            index[e] = first[begin[s] + index[e]]
     return index
 
 
@@ -196,6 +196,8 @@ def _find_equal_rows(address, count, size, like, first):
     The hash of a row is a polynomial of its even words and one of its odd ones, so that no multiplication waits for the
     one before.
     """
+    if not count:
+        return
     slots = slots_for(count)
     taken = np.full(slots, -1, np.int32)
     hash_at = np.empty(slots, np.uint64)

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from edbc.run.cuda.streams import captured_on
 from edbc.stages.cuda.program import Operation, Program
 from edbc.stages.units.tasks import Tasks
 
@@ -98,18 +99,12 @@ class CudaStreams:
         current.wait_stream(self._streams[0])
 
     def capture(self, issue: Call, shares: bool = False) -> Call:
-        """See Streams. (`torch.cuda.graph` also gives all unused memory back to the device, which takes longer than the
-        rest.)"""
+        """See Streams."""
         self.finish()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._streams[0]):
-            graph.capture_begin(self._pool if shares else None, capture_error_mode="thread_local")
-            try:
-                issue()
-            finally:
-                graph.capture_end()
+        graph = captured_on(self._streams[0], issue, self._pool if shares else None)
         self._sharing = graph if shares else self._sharing
-        return graph.replay
+        replay: Call = graph.replay
+        return replay
 
     def nanoseconds(self, run: Call, times: int) -> list[int]:
         """See Streams."""
