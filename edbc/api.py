@@ -328,7 +328,7 @@ def compile_file(
     if stages is not None and stages.device != "cpu":
         raise InputError(
             f"--device {stages.device}: expected --profile, or costs of stages, and a model whose instances stack, got "
-            "none of them; leave it away"
+            "none of them; leave it out"
         )
     compiled = compile_model(
         model,
