@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.native.kernelcache import njit
+from edbc.native.pointers import vector_of
+
+_LONG = np.int64(0)
 
 MAX_FIELDS = 8
 """Sums over the same operands that are merged into one node, at most."""
@@ -70,14 +73,22 @@ def compact(refs):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def cut(  # type: ignore[no-untyped-def]
-    entries, refs, live, wanted, first_value, first_external, num_externals, aborted, may_wait, next_value,
-    next_external, num_operands, num_outputs, class_ptr, output_classes, num_classes, was_read,
+    numbers, num_entries, num_refs, num_live, first_value, first_external, num_externals, aborted, may_wait, next_value,
+    next_external, of_entries, num_classes, was_read,
 ):  # fmt: skip
-    """What of a recording runs now, and what stays: the `Parts` of `forward.cutting`.
+    """What of a recording runs now, and what stays: the arrays of `forward.cutting.Parts` one behind the other, how
+    long they are, and its numbers.
 
-    `live` and `wanted` are refs of the recording's values, `aborted` the number of its first nodes that are none unless
-    somebody reads them; entries whose values are wanted are marked in `was_read`. O(nodes + operands + live).
+    `numbers` are the entries and refs that were recorded and the refs of values that are alive, and that are wanted.
+    `of_entries` is a record of the numbers of operands and outputs by entry, of where the classes of each begin, and of
+    these. `aborted` first nodes are none unless somebody reads them; entries whose values are wanted are marked in
+    `was_read`. O(nodes + operands + live).
     """
+    at = of_entries.ctypes.data
+    num_operands, num_outputs = vector_of(at, 0, _LONG), vector_of(at, 1, _LONG)
+    class_ptr, output_classes = vector_of(at, 2, _LONG), vector_of(at, 3, _LONG)
+    entries, refs = numbers[:num_entries], numbers[num_entries : num_entries + num_refs]
+    live = numbers[num_entries + num_refs : num_entries + num_refs + num_live]
     ptr, value_base, value_node, _ = number_values(entries, num_operands, num_outputs)
     n, num_values = len(entries), value_base[-1]
     local, foreign = local_refs(refs, first_value, first_external, num_values, num_externals)
@@ -85,7 +96,7 @@ def cut(  # type: ignore[no-untyped-def]
     if foreign < 0:
         for ref in live:
             is_live[ref - first_value] = True
-        for ref in wanted:
+        for ref in numbers[num_entries + num_refs + num_live :]:
             v = value_node[ref - first_value]
             needed[v] = was_read[entries[v]] = True
         for v in range(n):
@@ -120,8 +131,8 @@ def cut(  # type: ignore[no-untyped-def]
             later_refs[i] = next_external - position[ref]
         else:
             later_refs[i] = next_value + new_later[ref]
-    moved = np.empty(len(live), np.int64)
-    for i in range(len(live) if foreign < 0 else 0):
+    moved = np.empty(num_live, np.int64)
+    for i in range(num_live if foreign < 0 else 0):
         value = live[i] - first_value
         moved[i] = next_external - position[value] if position[value] >= 0 else next_value + new_later[value]
     for i in range(len(results)):
@@ -129,8 +140,9 @@ def cut(  # type: ignore[no-untyped-def]
     num_later = 0
     for v in later:
         num_later += value_base[v + 1] - value_base[v]
-    return (entries[now], now_refs, used, results, result_ptr, moved, entries[later], later_refs, now, num_later,
-            foreign)  # fmt: skip
+    found = np.concatenate((entries[now], now_refs, results, result_ptr, used, moved, entries[later], later_refs, now))
+    return (found, len(now), len(now_refs), len(results), len(result_ptr), len(used), len(moved), len(later),
+            len(later_refs), num_later, foreign)  # fmt: skip
 
 
 @njit(cache=True)

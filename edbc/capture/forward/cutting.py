@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,14 +45,16 @@ MOST_WAITING = 1024
 class Parts(NamedTuple):
     """What `buildloops.cut` makes of a recording. Refs of what runs now are local, those of what stays are not."""
 
+    key: tuple[int, int, int, bytes]
+    """What tells the first four from others."""
     entries: Ints
     refs: Ints
-    used: Ints
-    """Externals that they name, in the order of their new numbers."""
     results: Ints
     """Values that are carried, by class."""
     result_ptr: Ints
     """Where each class begins."""
+    used: Ints
+    """Externals that they name, in the order of their new numbers."""
     moved: Ints
     """New refs of the stand-ins that are alive."""
     later_entries: Ints
@@ -96,14 +98,12 @@ def cut(recorder: Recorder, live: Sequence[Value], wanted: Sequence[int], aborte
     from edbc.capture.forward.build import captured_of, refuse_foreign
 
     table, detached = recorder.table, recorder.detached()
-    arrays = table.arrays()
-    refs = np.fromiter(map(_ref, live), np.int64, len(live))
-    recorded = (as_longs(recorder.entries), as_longs(recorder.refs), refs, as_longs(wanted))
-    parts = _parts(recorder, arrays, recorded, aborted, not len(detached))
+    parts = _parts(recorder, live, wanted, aborted, not len(detached))
     if parts.foreign >= 0:
-        refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(arrays.num_operands[recorded[0]])))
+        num_operands = table.arrays().num_operands[as_longs(recorder.entries)]
+        refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(num_operands)))
     if len(parts.later_entries) > MOST_WAITING:
-        parts = _parts(recorder, arrays, recorded, aborted, False)
+        parts = _parts(recorder, live, wanted, aborted, False)
     if len(detached):
         detached = np.flatnonzero(np.isin(parts.nodes, detached))
     sources, indices = _picked(recorder.external_source, parts.used), _picked(recorder.external_index, parts.used)
@@ -119,10 +119,7 @@ def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached:
     from edbc.capture.forward.build import structure_of
 
     table = recorder.table
-    key = (
-        parts.entries.tobytes(), parts.refs.tobytes(), sources, parts.results.tobytes(), len(table.classes()),
-        detached.tobytes() if len(detached) else b"",
-    )  # fmt: skip
+    key = (*parts.key, sources, detached.tobytes() if len(detached) else b"")
     known: Known | None = table.structures.get(key)
     if known is None or known.structure.graph.types is not table.graph_types():
         recording = replace(
@@ -144,14 +141,28 @@ def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached:
     return known
 
 
-def _parts(recorder: Recorder, arrays: Any, recorded: tuple[Ints, ...], aborted: int, may_wait: bool) -> Parts:
+def _parts(recorder: Recorder, live: Sequence[Value], wanted: Sequence[int], aborted: int, may_wait: bool) -> Parts:
+    table, entries, refs = recorder.table, recorder.entries, recorder.refs
+    sizes = len(entries), len(refs), len(live)
+    numbers = np.fromiter(chain(entries, refs, map(_ref, live), wanted), np.int64, sum(sizes) + len(wanted))
+    arrays = table.arrays()
+    return parts_of(
+        numbers, *sizes, recorder.first_value, recorder.first_external, len(recorder.external_source), aborted,
+        may_wait, recorder.next_value, recorder.last_external - 1, arrays.record, table.num_classes, table.was_read(),
+    )  # fmt: skip
+
+
+def parts_of(*recorded: Any) -> Parts:
+    """What `buildloops.cut` finds, taken apart."""
     from edbc.capture.forward import buildloops
 
-    return Parts(*buildloops.cut(
-        *recorded, recorder.first_value, recorder.first_external, len(recorder.external_source), aborted, may_wait,
-        recorder.next_value, recorder.last_external - 1, arrays.num_operands, arrays.num_outputs, arrays.class_ptr,
-        arrays.output_classes, len(recorder.table.classes()), recorder.table.was_read(),
-    ))  # fmt: skip
+    found, *sizes, num_later, foreign = buildloops.cut(*recorded)
+    entries, refs, results, result_ptr, used, moved, later, later_refs = accumulate(sizes)
+    return Parts(
+        (sizes[0], sizes[1], sizes[2], found[:result_ptr].tobytes()), found[:entries], found[entries:refs],
+        found[refs:results], found[results:result_ptr], found[result_ptr:used], found[used:moved], found[moved:later],
+        found[later:later_refs], found[later_refs:], num_later, foreign,
+    )  # fmt: skip
 
 
 def _picked(items: Any, which: Ints) -> tuple[int, ...]:

@@ -274,14 +274,18 @@ class Fibers:
                 fiber.flows = self.home_flows
                 self.fibers.append(fiber)
                 self.reads.noted.append(fiber.noted)
-                self._let_run(fiber, instance)
+                self._go_on(fiber, instance)
+                if fiber.holds_lock:
+                    self._give_lock_back(fiber)
                 if number & (number + 1) == 0:
                     self._require_memory(len(instances))
             self._require_memory(len(instances))
             while waiting := [fiber for fiber in self.fibers if not fiber.greenlet.dead]:
                 self._cut(waiting)
                 for fiber in waiting:
-                    self._let_run(fiber)
+                    self._go_on(fiber)
+                    if fiber.holds_lock:
+                        self._give_lock_back(fiber)
             for fiber in self.fibers:
                 self.attributes.enter(fiber.own)
             return [fiber.result for fiber in self.fibers]
@@ -299,20 +303,20 @@ class Fibers:
 
     # --- switching -------------------------------------------------------------------------------------------------
 
-    def _let_run(self, fiber: Fiber, *started_with: Any) -> None:
-        """Let an instance run until it ends, or reads and holds no lock."""
-        self._go_on(fiber, *started_with)
+    def _give_lock_back(self, fiber: Fiber) -> None:
+        """Let an instance go on until it ends, or reads and holds no lock."""
         while fiber.holds_lock and not fiber.greenlet.dead:
             self._cut([fiber])
             self._go_on(fiber)
 
     def _go_on(self, fiber: Fiber, *started_with: Any) -> None:
         """Let an instance run until it reads or ends."""
-        rec, greenlet = self.recorder, fiber.greenlet
+        rec, greenlet, attributes = self.recorder, fiber.greenlet, self.attributes
         self.running, rec.instance, rec.unread = fiber, fiber.number, fiber.unread
         if fiber.away is not None or rec.flows is not fiber.flows:
             self._come_back(fiber)
-        self.attributes.enter(fiber.own)
+        if fiber.own:
+            attributes.enter(fiber.own)
         try:
             result = greenlet.switch(*started_with)
             if greenlet.dead:
@@ -328,7 +332,8 @@ class Fibers:
                     raise self.strayed from error
                 raise
         finally:
-            fiber.own = self.attributes.leave()
+            if not attributes.is_idle:
+                fiber.own = attributes.leave()
         if rec.flows is self.home_flows and self.is_home():
             self.running, fiber.flows = None, self.home_flows
         else:

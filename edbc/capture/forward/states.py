@@ -30,8 +30,9 @@ class OwnAttributes:
 
     def __init__(self, shadow: nn.Module, tracer: CellTracer):
         self._written, names = tracer.written, tracer.names_assigned
-        self._is_idle = not names and not self._written
-        if self._is_idle:
+        self.is_idle = not names and not self._written
+        """Whether there is nothing to keep apart."""
+        if self.is_idle:
             return
         modules = {path: module for path, module in shadow.named_modules() if not _is_torchs(module)}
         held = (x for module in modules.values() for x in vars(module).values()) if names else ()
@@ -49,7 +50,7 @@ class OwnAttributes:
     def leave(self) -> Own:
         """What the instance that ran has assigned; what was there before is there again."""
         own: Own = {}
-        if self._is_idle:
+        if self.is_idle:
             return own
         for key, name in self._assigned():
             space, before = self._spaces[key], self._before[key].get(name, _MISSING)

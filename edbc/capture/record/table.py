@@ -24,6 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -239,6 +240,13 @@ class EntryArrays:
     output_classes: Ints  # class numbers of all outputs
     source_class: Ints  # (s,) class number of a source's values
 
+    @cached_property
+    def record(self) -> Ints:
+        """That of what cutting reads (`forward.buildloops.cut`)."""
+        from edbc.native.pointers import record_of
+
+        return record_of((self.num_operands, self.num_outputs, self.class_ptr, self.output_classes))
+
 
 class TypeTable:
     """See the module's docstring. Starts with the types of a plan, in the plan's order, when there is one.
@@ -448,6 +456,11 @@ class TypeTable:
     def classes(self) -> tuple[ValueClass, ...]:
         """The value classes that `arrays` numbers."""
         return tuple(self._class_number)
+
+    @property
+    def num_classes(self) -> int:
+        """How many there are."""
+        return len(self._class_number)
 
     def arrays(self) -> EntryArrays:
         """Entries and sources as arrays; made anew only when there are new ones."""

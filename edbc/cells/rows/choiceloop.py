@@ -1,4 +1,4 @@
-"""The element of a vector that is largest or smallest.
+"""The element of a vector that is largest or smallest, and comparisons of elements.
 
 As torch has it: not-a-number comes before all others, the first of several wins, and the two zeros are equal. Elements
 are compared as integers of that order, in which loops are vectors; which element it was is looked for afterwards.
@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from edbc.cells.rows.choice import COMPARISONS
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
-from edbc.native.pointers import load
+from edbc.native.pointers import load, store
 
+_LT, _LE, _GT, _GE, _EQ, _NE = map(COMPARISONS.index, ("lt", "le", "gt", "ge", "eq", "ne"))
 _INT, _LONG = np.int32(0), np.int64(0)
 _ALL_BUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 _ALL_BUT_SIGN_64, _INFINITY_64 = 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000
@@ -45,3 +47,27 @@ def chosen(address, n, width, sign):
         if _rank(load(address, i, _LONG), sign, _ALL_BUT_SIGN_64, _INFINITY_64) == best:
             return i
     return 0
+
+
+@njit(**INNER, **UNCOUNTED)
+def _holds(op, x, y):
+    if op == _LT:
+        return x < y
+    if op == _LE:
+        return x <= y
+    if op == _GT:
+        return x > y
+    if op == _GE:
+        return x >= y
+    return x == y if op == _EQ else x != y
+
+
+@njit(**INNER, **UNCOUNTED)
+def compare(op, target, left, right, number, n, like):
+    """Comparison `op` of `n` elements of `like`'s type, as truth values of a byte each; with those at `right`, or with
+    `number` where that is 0. float64 holds either exactly."""
+    for i in range(n):
+        x, y = np.float64(load(left, i, like)), number
+        if right:
+            y = np.float64(load(right, i, like))
+        store(target, i, np.uint8(_holds(op, x, y)))

@@ -28,17 +28,29 @@ from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.kernels.products import OWN, Products, best
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Program
-from edbc.cells.rows.choice import ChoiceKernel, choice_of
+from edbc.cells.rows.choice import ChoiceKernel, ComparisonKernel, choice_of, comparison_of
 from edbc.cells.rows.evaluation import EachRow, Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowcode import RowKernel
 from edbc.cells.values.read import values_of
 from edbc.native import ahead
+from edbc.native.pointers import WORDS, record_of
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import threads_of_products
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cpu.team import TEAM, words
-from edbc.run.cpu.walk import TAKEN, Batches, Memory, bind_carried, bind_rows, gather_rows, walk, walk_stages
+from edbc.run.cpu.walk import (
+    IN_MEMORY,
+    TAKEN,
+    Batches,
+    Memory,
+    bind_carried,
+    bind_rows,
+    gather_rows,
+    record_of_memory,
+    walk,
+    walk_stages,
+)
 from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot
 from edbc.run.passes.arenas import Shared, arena_bytes
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
@@ -66,13 +78,13 @@ class Frame:
     dtypes: list[torch.dtype]
     starts: list[int]
     """Of each class, from the beginning of the buffer, of row `class_externals` on."""
-    base: Longs
-    """Of each class, as if the externals stood before it."""
     size: int
-    external_start: Longs
     external_starts: list[int]
-    """The same."""
-    num_externals: int
+    """Of each class, among all externals."""
+    record: Longs
+    """That of a Memory whose `base` counts from the beginning of the buffer, and whose externals are nowhere yet."""
+    memory: Memory
+    """What it tells of."""
 
 
 def frame_of(placement: Placement) -> Frame:
@@ -83,10 +95,12 @@ def frame_of(placement: Placement) -> Frame:
     starts = list(itertools.accumulate(sizes, initial=0))
     base = [start - outside * size for start, outside, size in zip(starts, externals, stride, strict=False)]
     external_start = list(itertools.accumulate(externals, initial=0))
-    return Frame(
-        [torch_dtype(c.dtype) for c in placement.classes], starts, np.array(base, np.int64), starts[-1],
-        np.array(external_start, np.int64), external_start, external_start[-1],
+    memory = Memory(
+        placement.row_bytes, placement.class_externals, np.array(external_start, np.int64), placement.operand_class,
+        placement.output_class, np.array(base, np.int64), np.zeros(external_start[-1], np.int64),
     )  # fmt: skip
+    dtypes = [torch_dtype(c.dtype) for c in placement.classes]
+    return Frame(dtypes, starts, starts[-1], external_start, record_of_memory(memory), memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +111,8 @@ class CpuDemand(Demand):
     """Of the types that run natively."""
     stretches: list[tuple[int, int, torch.dtype | None]] = field(kw_only=True)
     batches: Batches = field(kw_only=True)
+    record: Longs = field(kw_only=True)
+    """That of the batches."""
     frame: Frame = field(kw_only=True)
     tasks: Longs | None = field(kw_only=True)
     """Of a schedule in stages that is native throughout (`edbc.schedule.waves.stages`)."""
@@ -129,14 +145,20 @@ class CpuArenas:
         self._first = address - unaligned
         self.workspace = address + frame.size
         self.scratch = self.workspace + demand.workspace
-        self.memory = Memory(
-            address + frame.base, placement.row_bytes, placement.class_externals, frame.external_start,
-            np.zeros(frame.num_externals, np.int64), placement.operand_class, placement.output_class,
-        )  # fmt: skip
+        self.record = frame.record.copy()
+        """That of the memory, in which that stands which is this mini-batch's own."""
+        at, end = IN_MEMORY * WORDS, IN_MEMORY * WORDS + len(frame.starts) - 1
+        self._base, self._external_address = self.record[at:end], self.record[end:]
+        self._base += address
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
         self._parameters: dict[torch.dtype | None, _Parameters] = {}
         self._classes: dict[int, tuple[list[int], list[int]]] = {}
+
+    @property
+    def memory(self) -> Memory:
+        """Where the rows are."""
+        return self.demand.frame.memory._replace(base=self._base, external_address=self._external_address)
 
     def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
         """See Arenas: keeps the table and the rows' addresses."""
@@ -145,7 +167,7 @@ class CpuArenas:
             table = table.to(dtype=dtype, device="cpu")
         table = table.contiguous()
         self._tables.append(table)
-        bind_rows(rows, index, class_index, table.data_ptr(), self.memory)
+        bind_rows(rows, index, class_index, table.data_ptr(), self.record)
 
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: keeps the tensors and their addresses; of many, which are stacked sooner, one table."""
@@ -156,7 +178,7 @@ class CpuArenas:
         laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
         self._tables += laid_out
         addresses = [tensor.data_ptr() for tensor in laid_out]
-        self.memory.external_address[rows + self.demand.frame.external_starts[class_index]] = addresses
+        self._external_address[rows + self.demand.frame.external_starts[class_index]] = addresses
 
     def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
         """See Arenas: keeps the rows and their addresses."""
@@ -165,7 +187,7 @@ class CpuArenas:
             return
         self._tables.append(carried)
         start = self.demand.frame.external_starts[class_index]
-        bind_carried(rows, index, start, *carried.where(), self.memory.external_address)
+        bind_carried(rows, index, start, *carried.where(), self._external_address)
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""
@@ -173,7 +195,7 @@ class CpuArenas:
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
         """See Arenas."""
         result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
-        gather_rows(result.data_ptr(), self.memory.stride[class_index], rows, class_index, self.memory)
+        gather_rows(result.data_ptr(), rows, class_index, self.record)
         return result
 
     def classes(self, kind: int, node_type: NodeType) -> tuple[list[int], list[int]]:
@@ -189,7 +211,7 @@ class CpuArenas:
     def addresses(self, class_index: int, rows: Sequence[int]) -> list[int]:
         """Of rows of a class."""
         externals, start, base, stride = self._where[class_index]
-        outside = self.memory.external_address
+        outside = self._external_address
         return [base + row * stride if row >= externals else int(outside[start + row]) for row in rows]
 
     @cached_property
@@ -207,7 +229,7 @@ class CpuArenas:
 
     def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
         """Rows of outputs as a view, `(count, size)`."""
-        stride, size = int(self.memory.stride[class_index]), self.placement.classes[class_index].size
+        stride, size = int(self.placement.row_bytes[class_index]), self.placement.classes[class_index].size
         begin = self._first + self._start[class_index]
         begin += (first - int(self.placement.class_externals[class_index])) * stride
         flat = self._buffer[begin : begin + count * stride].view(self.dtypes[class_index])
@@ -282,7 +304,7 @@ class CpuBackend:
         """See Backend."""
         native = self._native_kernel(program, view)
         if native is None and program.cell is not None:
-            native = choice_of(program.cell)
+            native = choice_of(program.cell) or comparison_of(program.cell)
         if native is not None:
             return native
         if program.cell is None:
@@ -307,7 +329,7 @@ class CpuBackend:
         if isinstance(kernel, ReductionKernel | ExcerptKernel):
             dtypes = {torch_dtype(c.dtype) for c in node_type.outputs}
             return len(dtypes) == 1 and dtypes <= _LIKE.keys()
-        return isinstance(kernel, NativeKernel | ChoiceKernel)
+        return isinstance(kernel, NativeKernel | ChoiceKernel | ComparisonKernel)
 
     def path(self, node_type: NodeType, kernel: Any) -> Path:
         """See Backend."""
@@ -332,7 +354,7 @@ class CpuBackend:
             tasks = tasks_of(schedule, TEAM.threads, cuts)
         return CpuDemand(
             arena_bytes(placement, externals=False), block, scratch, kernels=kernels, stretches=stretches,
-            batches=batches, frame=frame_of(placement), tasks=tasks,
+            batches=batches, record=record_of(batches), frame=frame_of(placement), tasks=tasks,
         )  # fmt: skip
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
@@ -348,7 +370,7 @@ class CpuBackend:
         if shot is None or not shot.holds(kernels):
             shot = arenas.shared["snapshot"] = self._tables_for(kernels)
         arenas.snapshot = shot
-        schedule, batches = segment.schedule, arenas.demand.batches
+        schedule = segment.schedule
         for first, last, dtype in arenas.demand.stretches:
             begin, end = max(first, segment.begin), min(last, segment.stop)
             if begin >= end:
@@ -366,8 +388,8 @@ class CpuBackend:
                 work = partial(count_work, *part, schedule.batch_type, schedule.batch_ptr, shot.products,
                                len(schedule.nodes))  # fmt: skip
                 with self._threads(work, dtype.itemsize, arenas.scratch_bytes) as team:
-                    walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, batches, arenas.memory,
-                         shot.tables, _LIKE[dtype], team or 0)  # fmt: skip
+                    walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, arenas.demand.record,
+                         arenas.record, shot.record, _LIKE[dtype], team or 0)  # fmt: skip
                 if on_batch is not None:
                     on_batch(b)
 
@@ -389,7 +411,7 @@ class CpuBackend:
             shared, room = words(TAKEN // 8 + len(demand.tasks)), aligned(demand.workspace)
 
             def run(lane: int, workspace: int, scratch: int) -> None:
-                walk_stages(lane, BLOCK, workspace, scratch, dtype.itemsize, demand.batches, arenas.memory, shot.tables,
+                walk_stages(lane, BLOCK, workspace, scratch, dtype.itemsize, demand.record, arenas.record, shot.record,
                             _LIKE[dtype], demand.tasks, shared.ctypes.data)  # fmt: skip
 
             for lane in range(1, count + 1):
@@ -441,8 +463,8 @@ class CpuBackend:
 
 
 def _element_type(node_type: NodeType, kernel: Native) -> torch.dtype:
-    """That of what a type computes with: a choice's result is a number of an element."""
-    of = node_type.operands if isinstance(kernel, ChoiceKernel) else node_type.outputs
+    """That of what a type computes with: a choice's result is a number of an element, a comparison's a truth value."""
+    of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
     return torch_dtype(of[0].dtype)
 
 

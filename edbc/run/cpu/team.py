@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from queue import SimpleQueue
 
@@ -31,6 +31,7 @@ WORTH = 1 << 24
 """Multiplications of a mini-batch from which helpers are called: waking one takes as long as some millions."""
 _FEWEST_ALONE, _MOST_ALONE = 16, 1 << 12
 """Mini-batches without help behind one that had to wait."""
+_NOBODY = nullcontext(0)
 Job = tuple[Callable[[int], None], int]
 """What a helper runs, given the address of memory of its own, and how many bytes of it."""
 
@@ -48,10 +49,13 @@ class Team:
         self._helpers = self._alone = 0
         self._penalty = _FEWEST_ALONE
 
-    @contextmanager
-    def helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> Iterator[int]:
+    def helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> AbstractContextManager[int]:
         """The address of what the team shares while the block runs, 0 where there is no help. `work` counts
         multiplications first; elements and scratch rows have so many bytes."""
+        return _NOBODY if helpers() == 0 else self._helping(work, width, scratch)
+
+    @contextmanager
+    def _helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> Iterator[int]:
         with self.lent(work) as count:
             if count:
                 yield from self._with_help(count, width, scratch)

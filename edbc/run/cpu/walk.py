@@ -22,27 +22,43 @@ import numpy as np
 from edbc.cells.kernels import outer, steps
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
 from edbc.cells.rows import choiceloop, reduction
-from edbc.cells.rows.choiceloop import chosen
+from edbc.cells.rows.choice import COMPARISONS
+from edbc.cells.rows.choiceloop import chosen, compare
 from edbc.cells.rows.reduction import OPS
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.kinds import checksum
-from edbc.native.pointers import add_shared, copy_bytes, load, load_number, load_shared, store, store_number, widened
+from edbc.native.pointers import (
+    WORDS,
+    add_shared,
+    copy_bytes,
+    load,
+    load_number,
+    load_shared,
+    matrix_of,
+    record_of,
+    store,
+    store_number,
+    vector_at,
+    vector_of,
+    widened,
+)
 from edbc.run.cpu import teamwork
 from edbc.run.cpu.teamwork import call_step
 from edbc.schedule.waves import tasks
 from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
 
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
-_LONG = np.int64(0)
+_INT, _LONG, _DOUBLE = np.int32(0), np.int64(0), np.float64(0)
 _BEGIN = int(StepField.BEGIN)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
 
-TORCH, PROGRAM, EXCERPT, LARGEST, SMALLEST, REDUCTION = range(6)
-"""What runs a type: torch, steps, copies, a choice, or (from REDUCTION on) the reduction of that number in
-`reduction.OPS`."""
+TORCH, PROGRAM, EXCERPT, LARGEST, SMALLEST, COMPARISON = range(6)
+REDUCTION = COMPARISON + len(COMPARISONS)
+"""What runs a type: torch, steps, copies, a choice, or (from COMPARISON and from REDUCTION on) the comparison of that
+number in `choice.COMPARISONS` and the reduction of that number in `reduction.OPS`."""
 
 TAKEN = 64
 """Offset in bytes; see `walk_stages`."""
@@ -66,13 +82,13 @@ class Memory(NamedTuple):
     """Where rows are. A row of class c below `externals[c]` is at `external_address[external_start[c] + row]`, any
     other at `base[c] + row * stride[c]`."""
 
-    base: Any
     stride: Any
     externals: Any
     external_start: Any
-    external_address: Any
     operand_class: Any  # (types, operands)
     output_class: Any  # (types, outputs)
+    base: Any
+    external_address: Any
 
 
 class Tables(NamedTuple):
@@ -86,6 +102,52 @@ class Tables(NamedTuple):
     pieces: Any
     stride: Any
     """Bytes of a workspace row."""
+    number: Any
+    """What comparisons with a number compare with."""
+
+
+IN_MEMORY = 5
+"""Arrays that the record of a Memory tells of: all but the two that stand behind them in it, as they are another
+mini-batch's next time."""
+
+
+def record_of_memory(memory: Memory) -> Any:
+    """See `pointers.record_of`; it begins with `record_of(memory[:IN_MEMORY])`, then come `base` and
+    `external_address`."""
+    return np.concatenate([record_of(memory[:IN_MEMORY]), memory.base, memory.external_address])
+
+
+@_jit
+def _batches_of(record):
+    at = record.ctypes.data
+    return Batches(vector_of(at, 0, _INT), vector_of(at, 1, _INT), vector_of(at, 2, _LONG), vector_of(at, 3, _LONG),
+                   matrix_of(at, 4, _LONG), vector_of(at, 5, _LONG), vector_of(at, 6, _LONG), vector_of(at, 7, _LONG),
+                   matrix_of(at, 8, _LONG))  # fmt: skip
+
+
+@_jit
+def _memory_of(record):
+    at = record.ctypes.data
+    stride, behind = vector_of(at, 0, _LONG), IN_MEMORY * WORDS
+    end = behind + len(stride)
+    return Memory(stride, vector_of(at, 1, _LONG), vector_of(at, 2, _LONG), matrix_of(at, 3, _LONG),
+                  matrix_of(at, 4, _LONG), vector_at(at + 8 * behind, len(stride), _LONG),
+                  vector_at(at + 8 * end, len(record) - end, _LONG))  # fmt: skip
+
+
+@_jit
+def _tables_of(record):
+    at = record.ctypes.data
+    return Tables(
+        vector_of(at, 0, _LONG),
+        vector_of(at, 1, _LONG),
+        vector_of(at, 2, _LONG),
+        vector_of(at, 3, _LONG),
+        matrix_of(at, 4, _LONG),
+        matrix_of(at, 5, _LONG),
+        vector_of(at, 6, _LONG),
+        vector_of(at, 7, _DOUBLE),
+    )
 
 
 @_jit
@@ -230,6 +292,18 @@ def _choices(b, sign, batches, memory, bases, strides, classes, width):
 
 
 @_jit
+def _comparisons(op, b, batches, memory, tables, bases, strides, classes, width, like):
+    """A batch of comparisons of all elements of an operand with those of another one, or with a number."""
+    t, count = batches.batch_type[b], batches.batch_ptr[b + 1] - batches.batch_ptr[b]
+    operands, size = tables.num_operands[t], memory.stride[classes[0]] // width
+    for i in range(count):
+        left, right = _operand_row(0, i, batches, memory, bases, strides, classes), _LONG
+        if operands == 2:
+            right = _operand_row(1, i, batches, memory, bases, strides, classes)
+        compare(op, bases[FIRST_OPERAND + operands] + i * size, left, right, tables.number[t], size, like)
+
+
+@_jit
 def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team):
     """Batches begin to end; see `walk`. `at` and `totals` are passed as arrays, not as addresses: numba frees an array
     behind its last mention."""
@@ -246,6 +320,8 @@ def _rows(b, begin, end, block, batches, memory, tables, bases, strides, classes
     _find_slots(b, batches, memory, tables, bases, strides, classes)
     if tables.code[t] >= REDUCTION:
         _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, short)
+    elif tables.code[t] >= COMPARISON:
+        _comparisons(tables.code[t] - COMPARISON, b, batches, memory, tables, bases, strides, classes, width, like)
     elif tables.code[t] == EXCERPT:
         _excerpts(b, batches, memory, width)
     elif tables.code[t] == LARGEST or tables.code[t] == SMALLEST:
@@ -289,12 +365,14 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     """`walk` and `walk_stages`; see NOTE: [Stale caches]."""
 
     @njit(cache=True, **_flags)
-    def walk(begin, end, block, workspace, scratch, width, batches, memory, tables, like, team):
+    def walk(begin, end, block, workspace, scratch, width, of_batches, of_memory, of_tables, like, team):
         """Run batches begin to end, all of types with native code for `like`'s element type of `width` bytes.
 
-        `workspace` and `scratch` are addresses; the workspace has room for `block` rows of the widest type. `team` is
-        the address of what threads share that help (`edbc.run.cpu.teamwork`), 0 where there are none.
+        Batches, Memory and Tables come as records. `workspace` and `scratch` are addresses; the workspace has room for
+        `block` rows of the widest type. `team` is the address of what threads share that help
+        (`edbc.run.cpu.teamwork`), 0 where there are none.
         """
+        batches, memory, tables = _batches_of(of_batches), _memory_of(of_memory), _tables_of(of_tables)
         slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         at = np.empty(block * slots + (stamp & 0), np.int64)
@@ -303,10 +381,11 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
         _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team)
 
     @njit(cache=True, **_flags)
-    def walk_stages(lane, block, workspace, scratch, width, batches, memory, tables, like, tasks, shared):
+    def walk_stages(lane, block, workspace, scratch, width, of_batches, of_memory, of_tables, like, tasks, shared):
         """Tasks of stages (`edbc.schedule.waves.stages`) that no other thread has taken, stage by stage, those of this
         lane first; returns when all are done. Every thread has a workspace and a scratch row of its own; at `shared`
         are how many are done and, from TAKEN bytes on, whether each is taken, 0 at first."""
+        batches, memory, tables = _batches_of(of_batches), _memory_of(of_memory), _tables_of(of_tables)
         slots = FIRST_OPERAND + memory.operand_class.shape[1] + memory.output_class.shape[1]
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         at = np.empty(block * slots + (stamp & 0), np.int64)
@@ -323,8 +402,10 @@ walk, walk_stages = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def gather_rows(target, size, rows, c, memory):
-    """Copy rows of class c, `size` bytes each, to consecutive places from address `target` on."""
+def gather_rows(target, rows, c, of_memory):
+    """Copy rows of class c to consecutive places from address `target` on. Memory comes as a record."""
+    memory = _memory_of(of_memory)
+    size = memory.stride[c]
     for i in range(len(rows)):
         copy_bytes(target + i * size, address_of_row(memory, c, rows[i]), size)
 
@@ -342,8 +423,9 @@ def bind_carried(rows, index, start, where, count, external_address):
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def bind_rows(rows, index, c, address, memory):
-    """The external in row `rows[i]` of class c is row `index[i]` of the rows at `address`."""
+def bind_rows(rows, index, c, address, of_memory):
+    """The external in row `rows[i]` of class c is row `index[i]` of the rows at `address`. Memory comes as a record."""
+    memory = _memory_of(of_memory)
     start, stride = memory.external_start[c], memory.stride[c]
     for i in range(len(rows)):
         memory.external_address[start + rows[i]] = address + index[i] * stride

@@ -15,10 +15,11 @@ from edbc.cells.kernels.products import Products
 from edbc.cells.kernels.steps import steps_of
 from edbc.cells.kernels.steptables import Rendered, StepTable, table_of
 from edbc.cells.program import Program
-from edbc.cells.rows.choice import ChoiceKernel
+from edbc.cells.rows.choice import COMPARISONS, ChoiceKernel, ComparisonKernel
 from edbc.cells.rows.reduction import OPS, ReductionKernel
 from edbc.cells.values.value import V
-from edbc.run.cpu.walk import EXCERPT, LARGEST, PROGRAM, REDUCTION, SMALLEST, Tables
+from edbc.native.pointers import record_of
+from edbc.run.cpu.walk import COMPARISON, EXCERPT, LARGEST, PROGRAM, REDUCTION, SMALLEST, Tables
 from edbc.run.passes.excerptrows import ExcerptKernel
 from edbc.run.weights.packed import Pack, PackedWeights, PacksOfAll
 
@@ -52,7 +53,7 @@ class NativeKernel:
         return pack.transposed[weight]
 
 
-Native = NativeKernel | ReductionKernel | ExcerptKernel | ChoiceKernel
+Native = NativeKernel | ReductionKernel | ExcerptKernel | ChoiceKernel | ComparisonKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +61,8 @@ class Snapshot:
     """Tables for some types with some weights. Never changes: threads share it, a change of weights makes a new one."""
 
     tables: Tables
+    record: NDArray[np.int64]
+    """That of the tables."""
     kernels: dict[int, Native]
     packs: dict[int, Pack]
     weights: PacksOfAll
@@ -84,7 +87,8 @@ class Snapshot:
         found = self.weights.packs
         packs = dict(zip(self.packs, found, strict=True))
         steps, pieces = _filled(self.table, packs)
-        return replace(self, tables=self.tables._replace(steps=steps, pieces=pieces), packs=packs, found=found)
+        tables = self.tables._replace(steps=steps, pieces=pieces)
+        return replace(self, tables=tables, record=record_of(tables), packs=packs, found=found)
 
 
 def _filled(table: StepTable, packs: dict[int, Pack]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -109,7 +113,7 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
     """Tables for types given by number."""
     num_types = max(kernels, default=-1) + 1
     code, num_operands, num_outputs, stride = np.zeros((4, num_types), np.int64)
-    work = np.zeros((num_types, 2))
+    work, number = np.zeros((num_types, 2)), np.zeros(num_types)
     rendered: dict[int, Rendered] = {}
     for kind, kernel in kernels.items():
         if isinstance(kernel, ReductionKernel):
@@ -120,6 +124,10 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
         elif isinstance(kernel, ChoiceKernel):
             code[kind] = LARGEST if kernel.op == "argmax" else SMALLEST
             num_operands[kind] = num_outputs[kind] = 1
+        elif isinstance(kernel, ComparisonKernel):
+            code[kind] = COMPARISON + COMPARISONS.index(kernel.op)
+            num_operands[kind], num_outputs[kind] = 1 + (kernel.number is None), 1
+            number[kind] = kernel.number or 0
         else:
             one = rendered[kind] = kernel.rendered
             code[kind], stride[kind] = PROGRAM, one.stride
@@ -129,5 +137,5 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
     weighted = {kind: kernel.weights for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
     weights = PacksOfAll([*weighted.values()])
     packs = dict(zip(weighted, found := weights.packs, strict=True))
-    tables = Tables(code, num_operands, num_outputs, table.ptr, *_filled(table, packs), stride)
-    return Snapshot(tables, dict(kernels), packs, weights, found, table, work)
+    tables = Tables(code, num_operands, num_outputs, table.ptr, *_filled(table, packs), stride, number)
+    return Snapshot(tables, record_of(tables), dict(kernels), packs, weights, found, table, work)

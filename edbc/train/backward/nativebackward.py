@@ -40,7 +40,7 @@ from edbc.native.threads import threads_of_products
 from edbc.run.backend import Segment
 from edbc.run.cpu.cpubackend import CpuArenas
 from edbc.run.cpu.team import TEAM
-from edbc.run.cpu.walk import gather_rows
+from edbc.run.cpu.walk import gather_rows, record_of_memory
 from edbc.run.cpu.walktables import NativeKernel, address_of_parameter
 from edbc.run.passes.placeloops import count_work
 from edbc.run.passes.placement import Longs
@@ -100,6 +100,8 @@ class NativeReversal(Reversal):
         self._buffer, self._starts = self._gradient_memory()
         self.rows_of_gradients = Rows(self._starts, memory.stride, memory.externals, memory.external_start,
                                       self._external_addresses())  # fmt: skip
+        gradients = memory._replace(base=self._starts, external_address=self.rows_of_gradients.external_address)
+        self._record = record_of_memory(gradients)
         self.weights, self._weight_gradients = self._weight_memory()
         self.arrays = self._with_weights()
         self._products = self._products_by_dtype()
@@ -310,7 +312,7 @@ class NativeReversal(Reversal):
             return super().take(class_index, rows)
         size = self.segment.placement.classes[class_index].size
         result = torch.empty(len(rows), size, dtype=self.dtypes[class_index])
-        gather_rows(result.data_ptr(), int(self.values.stride[class_index]), rows, class_index, self.rows_of_gradients)
+        gather_rows(result.data_ptr(), rows, class_index, self._record)
         return result
 
     def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:

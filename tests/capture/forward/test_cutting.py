@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from edbc.capture.forward import buildloops
 from edbc.capture.forward.carried import Carried, copy_to_host
-from edbc.capture.forward.cutting import Parts
+from edbc.capture.forward.cutting import Parts, parts_of
+from edbc.native.pointers import record_of
 from edbc.run.cpu.walk import bind_carried
 
 FIRST_VALUE, FIRST_EXTERNAL, NEXT_VALUE = 1000, 7000, 5000
@@ -56,16 +56,14 @@ class Recorded:
         local = [ref for operands in self.operands for ref in operands]
         refs = [FIRST_VALUE + ref if ref >= 0 else ref - FIRST_EXTERNAL for ref in local]
         ptr = np.cumsum([0, *self.outputs])
-        arrays = [
-            np.array(x, np.int64)
-            for x in (self.entries, refs, [FIRST_VALUE + v for v in self.live], [FIRST_VALUE + v for v in self.wanted])
-        ]
-        flat = np.array([c for classes in self.classes for c in classes], np.int64)
-        return Parts(*buildloops.cut(
-            *arrays, FIRST_VALUE, FIRST_EXTERNAL, EXTERNALS, self.aborted, may_wait, NEXT_VALUE,
-            -1 - FIRST_EXTERNAL - EXTERNALS, np.array(self.arity), np.array(self.outputs), ptr, flat, 3,
-            self.was_read.copy(),
-        ))  # fmt: skip
+        recorded = (self.entries, refs, [FIRST_VALUE + v for v in self.live], [FIRST_VALUE + v for v in self.wanted])
+        flat = [c for classes in self.classes for c in classes]
+        of_entries = [np.array(x, np.int64) for x in (self.arity, self.outputs, ptr, flat)]
+        return parts_of(
+            np.concatenate([np.array(x, np.int64) for x in recorded]), *map(len, recorded[:3]), FIRST_VALUE,
+            FIRST_EXTERNAL, EXTERNALS, self.aborted, may_wait, NEXT_VALUE, -1 - FIRST_EXTERNAL - EXTERNALS,
+            record_of(of_entries), 3, self.was_read.copy(),
+        )  # fmt: skip
 
     def expected(self, may_wait: bool) -> tuple[set[int], set[int]]:
         """Nodes that run and nodes that stay, by definition (1)."""

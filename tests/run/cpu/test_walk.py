@@ -16,9 +16,10 @@ from numba import njit
 from torch import nn
 from walk_reference import walk_reference
 
+from edbc.cells.rows.choice import COMPARISONS, ComparisonKernel
 from edbc.cells.rows.choiceloop import chosen
 from edbc.run.cpu import cpubackend
-from edbc.run.cpu.walk import Memory, bind_rows
+from edbc.run.cpu.walk import Memory, bind_rows, record_of_memory
 from edbc.run.reference import ProgramKernel
 from edbc.run.session import Net
 
@@ -158,6 +159,48 @@ def test_choices() -> None:
             np.testing.assert_allclose(ours, theirs, rtol=2e-5, atol=2e-6)
 
 
+class Comparing(nn.Module):
+    """Every comparison, with another row and with numbers, among them those that float32 does not have."""
+
+    def __init__(self, numbers: list[float]) -> None:
+        super().__init__()
+        self.linear, self.numbers = nn.Linear(3, 5), numbers
+
+    def forward(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        made, found = [self.linear(row) for row in rows], []
+        for name in COMPARISONS:
+            compare = getattr(torch, name)
+            found += [compare(h, other) for h, other in zip(made[::-1], [*made[1:], made[0] * 1], strict=True)]
+            found += [compare(h[0], number) for h in made for number in self.numbers]
+        return found
+
+
+def comparison_kernels(net: Net) -> list[type]:
+    """The classes of what runs comparisons."""
+    return [type(net.kernel(k)) for k, of in enumerate(net.table.types) if of.op.split(".")[-1] in COMPARISONS]
+
+
+def test_comparisons() -> None:
+    """All run natively, and hold where torch's hold: of not-a-number, infinities, both zeros and near numbers."""
+    for dtype in (torch.float32, torch.float64):
+        torch.manual_seed(0)
+        instances = [torch.randn(n, 3, dtype=dtype) for n in (1, 2, 5)]
+        instances[2][:, 0] = torch.tensor([float("nan"), float("inf"), -float("inf"), 0.0, -0.0])
+        model = Comparing([0.1, 0, -0.0, 16777217, float("inf"), float("nan"), 1e-46, 1e300]).to(dtype).eval()
+        nn.init.zeros_(model.linear.weight)
+        model.linear.weight.data[:, 0], model.linear.bias.data[:] = 1, 0
+        net = bound(model, instances)
+        calls, native, twin = both(net, instances, 4)
+
+        assert calls["native"] == calls["twin"] > 0
+        assert {*comparison_kernels(net)} == {ComparisonKernel}
+        assert len(comparison_kernels(net)) > len(COMPARISONS)
+        for ours, theirs in zip(native, twin, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        for instance, outputs in zip(instances, net(instances), strict=True):
+            assert all(map(torch.equal, outputs, model(instance)))
+
+
 @njit
 def chosen_of(address, n, width, sign):  # type: ignore[no-untyped-def]
     return chosen(address, n, width, sign)
@@ -201,10 +244,12 @@ def test_binding_externals(data: st.DataObject) -> None:
     longs = np.zeros(classes, np.int64)
     stride, start = 4 * np.arange(1, classes + 1), num * np.arange(classes)
     none = np.zeros((1, 1), np.int64)
-    memory = Memory(longs, stride, longs, start, np.zeros(num * classes, np.int64), none, none)
-    bind_rows(rows[externals], index, c, address, memory)
+    memory = Memory(stride, longs, start, none, none, longs, np.zeros(num * classes, np.int64))
+    record = record_of_memory(memory)
+    bind_rows(rows[externals], index, c, address, record)
 
     expected = np.zeros((classes, num), np.int64)
     for external, i in zip(externals, index, strict=True):
         expected[c, rows[external]] = address + i * stride[c]
-    np.testing.assert_array_equal(memory.external_address, expected.reshape(-1))
+    np.testing.assert_array_equal(record[-num * classes :], expected.reshape(-1))
+    np.testing.assert_array_equal(record[: -num * classes], record_of_memory(memory)[: -num * classes])

@@ -9,9 +9,21 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.cells.rows.choice import COMPARISONS
 from edbc.cells.rows.reduction import OPS
 from edbc.cells.values.evaluate import evaluate
-from edbc.run.cpu.walk import EXCERPT, LARGEST, REDUCTION, SMALLEST, Batches, Memory, Tables
+from edbc.native.pointers import WORDS
+from edbc.run.cpu.walk import (
+    COMPARISON,
+    EXCERPT,
+    IN_MEMORY,
+    LARGEST,
+    REDUCTION,
+    SMALLEST,
+    Batches,
+    Memory,
+    Tables,
+)
 from edbc.run.cpu.walktables import NativeKernel
 
 
@@ -21,16 +33,36 @@ def elements(address: int, count: int, like: Any) -> np.ndarray:
     return np.frombuffer((ctypes.c_char * size).from_address(int(address)), like.dtype) if size else np.zeros(0)
 
 
+def _vectors(record: np.ndarray, count: int, types: dict[int, type] | None = None) -> list[np.ndarray]:
+    """The arrays that a record tells of, of int64 where `types` does not say otherwise."""
+    found = []
+    for i in range(count):
+        address, rows, columns = record[WORDS * i : WORDS * (i + 1)].tolist()
+        like = (types or {}).get(i, np.int64)(0)
+        found.append(elements(address, rows * (columns or 1), like).reshape((rows, columns) if columns else rows))
+    return found
+
+
+def _memory(record: np.ndarray) -> Memory:
+    known = _vectors(record, IN_MEMORY)
+    base = WORDS * IN_MEMORY
+    return Memory(*known, record[base : base + len(known[0])], record[base + len(known[0]) :])
+
+
 def walk_reference(kernel_of_type: Callable[[int], Any]) -> Callable[..., None]:
     """What `walk` is held to, for a net's kernels."""
 
-    def walk(begin: int, end: int, block: int, workspace: int, scratch: int, width: int, batches: Batches,
-             memory: Memory, tables: Tables, like: Any, team: int) -> None:  # fmt: skip
+    def walk(begin: int, end: int, block: int, workspace: int, scratch: int, width: int, of_batches: np.ndarray,
+             of_memory: np.ndarray, of_tables: np.ndarray, like: Any, team: int) -> None:  # fmt: skip
+        batches = Batches(*_vectors(of_batches, len(Batches._fields), {0: np.int32, 1: np.int32}))
+        memory, tables = _memory(of_memory), Tables(*_vectors(of_tables, len(Tables._fields), {7: np.float64}))
         for b in range(begin, end):
             batch = _Batch(b, batches, memory, tables, width, like)
             count = int(batches.batch_ptr[b + 1] - batches.batch_ptr[b])
             if tables.code[batch.kind] >= REDUCTION:
                 batch.reduce(OPS[tables.code[batch.kind] - REDUCTION])
+            elif tables.code[batch.kind] >= COMPARISON:
+                batch.compare(count, getattr(torch, COMPARISONS[tables.code[batch.kind] - COMPARISON]))
             elif tables.code[batch.kind] == EXCERPT:
                 batch.excerpts(count)
             elif tables.code[batch.kind] in (LARGEST, SMALLEST):
@@ -102,6 +134,13 @@ class _Batch:
         """The number of the element that each node chooses."""
         for r, row in enumerate(self.rows(self.operand, 0, self.memory.operand_class, count)):
             elements(self.output(0, r), 1, np.int64(0))[:] = int(choose(row))
+
+    def compare(self, count: int, holds: Callable[..., torch.Tensor]) -> None:
+        """What torch says of every node's operands."""
+        left, *right = [self.rows(self.operand, k, self.memory.operand_class, count) for k in range(self.num_operands)]
+        number = torch.tensor(self.tables.number[self.kind], dtype=left.dtype)
+        for r, row in enumerate(holds(left, *(right or [number]))):
+            elements(self.output(0, r), len(row), np.bool_(False))[:] = row.numpy()
 
     def reduce(self, op: str) -> None:
         """A reduction over the items of each node, in order."""
