@@ -237,7 +237,7 @@ class Net:
         """Set it to name all parameters to autograd, those that no node reads too (`edbc.train.autogradfunction`)."""
         self.skeleton = Skeleton(self)
         self.transfers: list[tuple[float, float]] = []
-        """Seconds of the first mini-batches that workers captured, and of receiving them."""
+        """Seconds that the first mini-batches took to be captured by workers, and to be checked here."""
         self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
         self._lock = threading.RLock()
         self.passes = Passes(

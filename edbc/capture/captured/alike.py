@@ -21,13 +21,13 @@ Nothing is taken from a mould where forward reads values, changes tensors in pla
 or dict of the instance, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they are.
 When few instances have turned out to be alike, no other is looked at.
 
-(4) What forward computes of leaves alone is nodes here, which are torch's at once where instances are recorded as they
-    are: *new* types. A batch of one takes BATCH_US; each node that is in one takes EAGER_US where it is none, and
-    recording an instance takes PYTHON_US. A mini-batch of which the first is more than the others is recorded.
+What forward computes of leaves and numbers alone is torch's at once, as where instances are recorded
+(`captured.steps`): what is taken from a mould has the nodes and constants of a recording, and its bits.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from traceback import clear_frames
@@ -49,6 +49,7 @@ from edbc.capture.captured.joining import (
     with_known_graph,
 )
 from edbc.capture.captured.nesttext import text_of
+from edbc.capture.captured.steps import Memory, OfNumbers, Runs, Step, Steps, needed, values_of
 from edbc.capture.captured.vocabulary import Lexicon, Nest
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.structures import LARGEST
@@ -64,6 +65,7 @@ from edbc.capture.standins.told import (
     NUMBERS,
     Array,
     Fill,
+    Leaf,
     Number,
     Real,
     Told,
@@ -90,9 +92,6 @@ NAMED = 1 << 30
 """From here on a row stands for an integer of the instance: more rows than any table has."""
 FEW = 96
 """Instances that are looked at in any case. Of later ones half must be of a key that came before, or no other is."""
-BATCH_US, EAGER_US, PYTHON_US = 62.0, 6.0, 15.0
-"""Microseconds, definition (4): medians of Windows, Rotations, FourierFeatures, NearestNeighbours, Interpolated and
-Isomorphism of the ordinary programs, of which the last two are left as they are."""
 TOGETHER = 4
 """Attempts with a mini-batch's new keys at once, before each is tried alone."""
 FAILED = 1
@@ -106,30 +105,19 @@ _FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16
 _NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 
 
-class OfNumbers(NamedTuple):
-    """A constant that holds numbers of the instance."""
-
-    places: list[int]
-
-    def of(self, numbers: Sequence[Any]) -> list[Any]:
-        """Those of an instance with these."""
-        return [numbers[place] for place in self.places]
-
-
 class Mould(NamedTuple):
     """Definition (3)."""
 
     number: int
     words: bytes
     nest: Nest
-    constants: Sequence[tuple[int, Sequence[Any]]]
-    """By source, each as the number of a leaf, by integers, or as it is."""
+    constants: Sequence[tuple[int, Runs | list[Any]]]
+    """By source, runs of leaves; or each as the number of a value (`captured.steps`), by numbers, or as it is."""
+    steps: Sequence[Step]
     at: list[int]
     """The words that are a row which the instance's integer in one of `places` says, of `rows` that there are."""
     places: list[int]
     rows: list[int]
-    new: list[int]
-    """The types of its nodes that instances as they are do not give; definition (4)."""
 
 
 class Read(NamedTuple):
@@ -145,7 +133,8 @@ class Alike:
 
     def __init__(self, view: ModelView, lexicon: Lexicon, lease: Callable[[], tuple[nn.Module, Recorder]],
                  takes_new: bool = True):  # fmt: skip
-        """`lease` gives a shadow and a recorder that nobody else has. New types are recorded only if it `takes_new`."""
+        """`lease` gives a shadow and a recorder that nobody else has. Types that compiling has not met, as those of
+        floats that are operands may be, are recorded only if it `takes_new`."""
         self._view, self._lexicon, self._lease, self._takes_new = view, lexicon, lease, takes_new
         self._leased: tuple[nn.Module, Recorder] | None = None
         self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
@@ -182,12 +171,9 @@ class Alike:
         if NotImplemented in moulds:
             num_new = self._learn(read, instances)
             moulds = [self._moulds.get(self._key(of)) for of in read]
-        if None in moulds or not self._is_worth(moulds):
+        if None in moulds:
             return None
-        try:
-            found = self._capture(moulds, read)
-        except (IndexError, OverflowError):  # of an integer that is none of a tensor's: the code is to raise it
-            return None
+        found = self._capture(moulds, read)
         self.found += len(instances) - num_new
         return found
 
@@ -203,21 +189,10 @@ class Alike:
         return read.pattern if asked is None else (read.pattern, *[_told(read.numbers[place]) for place in asked])
 
     def _capture(self, moulds: Sequence[Mould], read: Sequence[Read]) -> Capture | None:
-        pools: dict[int, list[Any]] = {}
-        for mould, of in zip(moulds, read, strict=True):
-            for source, items in mould.constants:
-                pool = pools.get(source)
-                if pool is None:
-                    pool = pools[source] = []
-                for item in items:
-                    kind = type(item)
-                    if kind is int:
-                        item = of.leaves[item]
-                    elif kind is not torch.Tensor:
-                        item = item.of(of.numbers) if kind is OfNumbers else (item, of.numbers)
-                    pool.append(item)
-        sources = self._lexicon.table.sources
-        constants = {i: _stacked(pool, sources[i].value_class) for i, pool in pools.items()}
+        try:
+            constants = self._constants(moulds, read)
+        except (IndexError, OverflowError, ValueError, RuntimeError):  # which the code is to raise where it has it too
+            return None
         key = (*[mould.number for mould in moulds],)
         known = self._joined.get(key)
         if known is not None and known.graph.types is self._lexicon.table.graph_types():
@@ -238,12 +213,27 @@ class Alike:
             self._joined.add(key, found.changed(constants={}, is_known=True))
         return found
 
-    def _is_worth(self, moulds: Sequence[Mould]) -> bool:
-        """Whether a mini-batch has enough nodes of each new type; definition (4)."""
-        new = [kind for mould in moulds if mould.new for kind in mould.new]
-        if not new:
-            return True
-        return self._takes_new and BATCH_US * len(set(new)) <= EAGER_US * len(new) + PYTHON_US * len(moulds)
+    def _constants(self, moulds: Sequence[Mould], read: Sequence[Read]) -> dict[int, torch.Tensor]:
+        """By source. Raises what torch raises for numbers that are no indices, say."""
+        parts: dict[int, list[tuple[int, Any]]] = {}
+        for number, mould in enumerate(moulds):
+            for source, items in mould.constants:
+                parts.setdefault(source, []).append((number, items))
+        memory, sources = Memory([of.leaves for of in read]), self._lexicon.table.sources
+        values = [values_of(mould.steps, of.leaves, of.numbers) if mould.steps else of.leaves
+                  for mould, of in zip(moulds, read, strict=True)]  # fmt: skip
+        constants = {}
+        for source, pool in parts.items():
+            value_class = sources[source].value_class
+            if all(type(items) is Runs for _, items in pool):
+                shape, dtype = torch.Size(value_class.shape), torch_dtype(value_class.dtype)
+                constants[source] = memory.rows(dtype, pool, shape)
+                continue
+            found: list[Any] = []
+            for number, items in pool:
+                found += _of_instance(items, values[number], read[number].numbers, value_class)
+            constants[source] = _stacked(found, value_class)
+        return constants
 
     # --- the first of a key ------------------------------------------------------------------------------------------
 
@@ -310,54 +300,38 @@ class Alike:
         recorder.shows, recorder.captures = shows, True
         try:
             parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
-            moulds = None if parts is None else [self._mould(part, shows) for part in parts]
+            moulds = None if parts is None else [*map(self._mould, parts, shows.steps, itertools.repeat(shows))]
         except (CannotKeep, Exception):
             moulds = None
         self._wanted, self._asker = shows.asked, shows.asker
-        if moulds is not None:
-            moulds = self._with_new(moulds, [instance for _, instance in firsts])
         if recorder.keeps_books or recorder.reads:
             self._leased = moulds = None
+        if moulds is not None and not self._takes_new and any(map(self._has_new, moulds)):
+            moulds = None
         for (of, _), mould in zip(firsts, moulds or (), strict=False):
             self._moulds.add(self._key(of), mould)
         self.looked += FAILED * (moulds is None)
         return moulds is not None
 
-    def _with_new(self, moulds: Sequence[Mould], instances: Sequence[Any]) -> list[Mould] | None:
-        """Moulds that know their new types: those that neither compiling has met, nor recording these instances as they
-        are gives. Rows and elements are taken of any value in the same way. None where recording raises: it raises
-        again for whoever records them."""
-        types, used = self._lexicon.table.types, [_types(mould.words) for mould in moulds]
-        unknown = {kind for kinds in used for kind in kinds if kind >= self._num_types}
-        new = {kind for kind in unknown if (known := types[kind]) is None or not known.is_excerpt}
-        if new:
-            assert self._leased is not None
-            shadow, recorder = self._leased
-            recorder.shows = None
-            try:
-                parts = recorded_together(shadow, recorder, self._lexicon, instances)
-            except Exception:
-                return None
-            new.difference_update(kind for part in parts or () for kind in _types(part.words))
-        return [
-            mould._replace(new=[kind for kind in kinds if kind in new])
-            for mould, kinds in zip(moulds, used, strict=True)
-        ]
+    def _has_new(self, mould: Mould) -> bool:
+        types = sections(np.frombuffer(mould.words, WORD))[0]
+        return bool((types >= self._num_types).any())
 
-    def _mould(self, part: Part, shows: _Shows) -> Mould:
+    def _mould(self, part: Part, steps: Steps, shows: _Shows) -> Mould:
         """Raises UnsupportedError for what forward returns that has no text."""
         self._count += 1
         text = text_of(part.nest.nest, num_results(part.words), self._lexicon.class_number)
-        constants = [
+        constants: list[tuple[int, Any]] = [
             (source, [shows.copies.get(id(tensor), tensor) for tensor in pool]) for source, pool in part.constants
         ]
         words = np.frombuffer(part.words, WORD)
         first = len(words) - int(words[2])
         at = [int(i) for i in first + np.flatnonzero(words[first:] >= NAMED)]
         named = [shows.named[words[i] - NAMED] for i in at]
-        nest = self._lexicon.nest(text)
-        return Mould(self._count, part.words, nest, constants, at, [p for p, _ in named], [rows for _, rows in named],
-                     [])  # fmt: skip
+        constants = [(source, _as_runs(items, steps)) for source, items in constants]
+        wanted = {item for _, items in constants if type(items) is list for item in items if type(item) is int}
+        return Mould(self._count, part.words, self._lexicon.nest(text), constants, needed(steps.steps, wanted), at,
+                     [p for p, _ in named], [rows for _, rows in named])  # fmt: skip
 
 
 def _told(number: float) -> Any:
@@ -365,9 +339,26 @@ def _told(number: float) -> Any:
     return repr(number) if type(number) is float else number
 
 
-def _types(words: bytes) -> list[int]:
-    """Those of the nodes of an instance with these words."""
-    found: list[int] = sections(np.frombuffer(words, WORD))[0].tolist()
+def _as_runs(items: list[Any], steps: Steps) -> Runs | list[Any]:
+    """Constants of one source, as runs where all are and not all are leaves: these stand one by one already."""
+    runs = [steps.run_of(item) if type(item) is int else None for item in items]
+    if None in runs or all(item < steps.num_leaves for item in items):
+        return items
+    return Runs.of(runs, steps.values[: steps.num_leaves])  # type: ignore[arg-type]
+
+
+def _of_instance(items: Any, values: Any, numbers: Sequence[Any], value_class: ValueClass) -> list[Any]:
+    """An instance's constants of one source, as `_stacked` takes them."""
+    if type(items) is Runs:
+        return items.each(values, torch.Size(value_class.shape))
+    found: list[Any] = []
+    for item in items:
+        kind = type(item)
+        if kind is int:
+            item = values[item]
+        elif kind is not torch.Tensor:
+            item = item.of(numbers) if kind is OfNumbers else (item, numbers)
+        found.append(item)
     return found
 
 
@@ -383,7 +374,10 @@ def _stacked(pool: list[Any], value_class: ValueClass) -> torch.Tensor:
             pool[i] = torch.tensor(item, dtype=dtype).view(shape)
         elif type(item) is tuple:
             pool[i] = torch.from_numpy(filled([item])[0])
-    return torch.stack(pool)
+    found = torch.stack(pool)
+    if found.shape[1:] != shape or found.dtype is not dtype:
+        raise ValueError
+    return found
 
 
 def _write_rows(words: Words, moulds: Sequence[Mould], read: Sequence[Read]) -> bool:
@@ -410,6 +404,8 @@ class _Shows:
 
     def __init__(self, rec: Recorder, read: Sequence[tuple[Read, Sequence[int]]]):
         self.rec, self.read = rec, read
+        self.steps: list[Steps] = []
+        """Of each instance that has begun to run."""
         self.copies: dict[int, int | OfNumbers | Fill] = {}
         """What constants hold, by their addresses."""
         self.named: list[tuple[int, int]] = []
@@ -422,7 +418,10 @@ class _Shows:
         """`forward`, of instances with stand-ins."""
 
         def forward(instance: Any) -> Any:
-            shown, result = _Shown(self.rec, self, *self.read[self.rec.instance]), _FAILED
+            read, asked = self.read[self.rec.instance]
+            del self.steps[self.rec.instance :]
+            self.steps.append(Steps(self, read.leaves, read.numbers))
+            shown, result = _Shown(self.rec, self, read, asked), _FAILED
             try:
                 result = shadow.forward(shown.of(instance))
             except (Exception, MustKeepBooks, CannotKeep) as error:
@@ -431,6 +430,7 @@ class _Shows:
                 del shown
                 raise CannotKeep
             shown.require_unchanged()
+            self.steps[-1].leaves.clear()
             return result
 
         return forward
@@ -449,7 +449,19 @@ class _Shows:
     def note(self, constant: Value, places: torch.Tensor) -> None:
         """See Watch."""
         copy = self.rec.tensor_of_constant(constant)
-        self.copies[id(copy)] = OfNumbers(places.flatten().tolist())
+        self.copies[id(copy)] = OfNumbers(places.flatten().tolist(), copy.shape, copy.dtype)
+
+    def note_leaf(self, constant: Value, number: int) -> None:
+        """See Watch."""
+        self.copies[id(self.rec.tensor_of_constant(constant))] = number
+
+    def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
+        """See Watch."""
+        return self.steps[-1].tensor_of(places, values)
+
+    def at_once(self, func: Any, args: Any, kwargs: Any, name: str | None) -> Any:
+        """See `Steps.take`."""
+        return self.steps[-1].take(func, args, kwargs, name)
 
     def constant_filled(self, fill: Fill) -> Value:
         """See Watch."""
@@ -499,9 +511,7 @@ class _Shown(Shown):
         """See Shown."""
         number = self.number.get(id(item))
         if number is not None:
-            value = self.rec.constant(item)
-            self.watch.copies[id(self.rec.tensor_of_constant(value))] = number
-            return value
+            return self.watch.steps[-1].leaves[number]
         if item.dtype is not torch.int64:
             return item
         first, self.place = self.place, self.place + item.numel()
@@ -617,6 +627,8 @@ def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Te
                     parts += torch.Tensor, i
                     return True
         parts += dtype, item.shape
+        if not item.is_contiguous():
+            parts.append(item.stride())
         leaves.append(item)
         return len(leaves) <= MOST_LEAVES
     if dtype not in _NUMBERS or item.numel() > MOST_ITEMS:

@@ -411,7 +411,8 @@ def _of_function(func: Callable[..., Any]) -> Callable[..., Any]:
                 return rec.again(known, (args[0].ref,) if len(short) != 3 else (args[0].ref, args[1].ref))
         else:
             rec = _recorder_among(args, kwargs)
-        if rec is None or rec.books is not None or not rec.flows or rec.ragged:  # a key takes ragged values whole
+        runs = rec is None or rec.books is not None or not rec.flows or rec.shows is not None
+        if runs or rec.ragged:  # a key takes ragged values whole
             return func(*args, **kwargs)
         operands: list[Any] = []
         parts: list[Any] = [record, len(args)]

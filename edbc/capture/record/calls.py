@@ -42,6 +42,7 @@ from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.semantics.packing import is_packed, on_rows
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Value, is_matrix
+from edbc.capture.standins.told import Leaf
 
 MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
@@ -50,7 +51,7 @@ MAX_FORMS = 32
 _Call = Callable[..., Any]
 _OPERANDS = (Shared, Lazy, torch.Tensor)
 """What `Recorder.as_operand` makes operands of, beside those that are."""
-_AT_ONCE = frozenset((torch.Tensor, Made))
+_AT_ONCE = frozenset((torch.Tensor, Made, Leaf))
 """Of tensors that eager code has at once."""
 _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""

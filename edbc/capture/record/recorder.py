@@ -1171,6 +1171,10 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
     ) -> Any:
         """Record a torch function or tensor method."""
+        if self.shows is not None:
+            result = self.shows.at_once(func, args, kwargs, name)
+            if result is not NotImplemented:
+                return result
         if self.has_buffers and not (
             args and type(args[0]) is Buffer and rules.changes_in_place(func, rules.name_of(func), kwargs)
         ):

@@ -159,7 +159,8 @@ class Made(Lazy):
         """Whether it is filled, or a buffer, once what is no number is assigned."""
         if self._becomes_filled(index, value):
             return True
-        return issubclass(type(value), Symbol) and self._is_filled(len(index) if type(index) is tuple else 1)
+        is_recorded = issubclass(type(value), Symbol) and not value.is_at_once
+        return is_recorded and self._is_filled(len(index) if type(index) is tuple else 1)
 
     def _becomes_filled(self, index: Any, value: Any = None) -> bool:
         """Whether it is written by integers of an instance from now on (`standins.told`)."""

@@ -196,6 +196,8 @@ class Symbol:
     __array_priority__ = torch.Tensor.__array_priority__
     """Numbers of NumPy leave `number * tensor` to the tensor."""
     rec: Recorder
+    is_at_once = False
+    """Whether eager code has the tensor at once, of the instance alone."""
 
     def __init_subclass__(cls) -> None:
         cls.__name__ = "Tensor"  # Python's own messages have it: 'Tensor' object has no attribute 'hidden'

@@ -19,7 +19,7 @@ import torch
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import METHODS, Index
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import Shared, Symbol, Value, set_class
+from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, set_class
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -38,6 +38,12 @@ class Watch(Protocol):
 
     def note(self, constant: Value, places: torch.Tensor) -> None:
         """A constant holds them."""
+
+    def note_leaf(self, constant: Value, number: int) -> None:
+        """A constant is this value of its instance (`captured.steps`)."""
+
+    def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
+        """A tensor that code made of floats at these places."""
 
     def constant_filled(self, fill: Fill) -> Value:
         """The constant that is filled so."""
@@ -177,6 +183,43 @@ class Told(Index):
         self.watch.ask(self.places.flatten().tolist())
 
 
+class Leaf(Lazy):
+    """A floating tensor of the instance's, or what torch has computed of such and of numbers alone, at once: value
+    `number` of the instance (`captured.steps`). It is a constant where anything else takes it."""
+
+    __slots__ = ("number", "rec", "tensor", "watch")
+    is_at_once = True
+
+    def __init__(self, rec: Recorder, watch: Watch, number: int, tensor: torch.Tensor):
+        self.rec, self.watch, self.number, self.tensor = rec, watch, number, tensor
+        self.whole = None
+
+    shape = property(lambda self: self.tensor.shape)
+    dtype = property(lambda self: self.tensor.dtype)
+    ndim = property(lambda self: self.tensor.ndim)
+
+    def materialise(self) -> Value:
+        """See Lazy. Raises CannotKeep for integers, by which instances may be told apart."""
+        if self.whole is None:
+            if not (self.tensor.is_floating_point() or self.tensor.dtype is torch.bool):
+                raise CannotKeep
+            self.whole = self.rec.constant(self.tensor)
+            self.watch.note_leaf(self.whole, self.number)
+        return self.whole
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.unbind())
+
+    def _requires_grad(self) -> bool:
+        return False
+
+    def _meta(self) -> torch.Tensor:
+        return torch.empty_like(self.tensor, device="meta")
+
+    def _read(self) -> NoReturn:
+        raise CannotKeep
+
+
 def _both(name: str) -> Callable[..., Any]:
     """A method that takes of numbers and of places the same."""
     method = getattr(torch.Tensor, name)
@@ -202,14 +245,12 @@ def told(data: Any) -> Number | None:
     return next((found for found in map(told, data) if found is not None), None)
 
 
-def tensor_of(first: Number, data: Any, dtype: torch.dtype | None = None) -> Told | Value:
+def tensor_of(first: Number, data: Any, dtype: torch.dtype | None = None) -> Told | Leaf:
     """`torch.tensor(data)`. Raises CannotKeep where others than numbers of one kind of these are in it."""
     values, places = _each(data, "value", type(first)), torch.tensor(_each(data, "place", type(first)))
     if type(first) is Number:
         return Told(first.rec, first.watch, torch.tensor(values), places)
-    constant = first.rec.constant(torch.tensor(values, dtype=dtype))
-    first.watch.note(constant, places)
-    return constant
+    return first.watch.tensor_of(places, torch.tensor(values, dtype=dtype))
 
 
 def _each(data: Any, name: str, kind: type) -> Any:
@@ -232,7 +273,7 @@ class Array:
 
     __slots__ = ("array", "tensor")
 
-    def __init__(self, array: np.ndarray, tensor: Value | Told):
+    def __init__(self, array: np.ndarray, tensor: Leaf | Told):
         self.array, self.tensor = array, tensor
 
     @property  # type: ignore[misc]
@@ -344,6 +385,11 @@ class Filled(Made):
         if self.whole is None:
             self.whole = self.blank.constant_filled(Fill(self.tensor.numpy(), self.items))  # type: ignore[union-attr]
         return self.whole
+
+    def fill(self) -> Fill:
+        """How it is filled, which does not change from now on."""
+        self.materialise()
+        return Fill(self.tensor.numpy(), self.items)  # type: ignore[union-attr]
 
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
         """See Lazy."""

@@ -12,6 +12,8 @@ from test_structures import Base
 from torch import nn
 from torch.nn import functional as F
 
+from edbc.run.session import Net
+
 
 class Pair(NamedTuple):
     h: Any
@@ -87,10 +89,13 @@ def told(result: Any) -> Any:
     return (type(result), told(vars(result))) if hasattr(result, "__dict__") else result
 
 
-def gradients(net: Any, instances: list[Any], seed: int = 0) -> list[Any]:
-    """The bits of every parameter's gradient of one loss over all results."""
+def gradients(net: Any, instances: list[Any], seed: int = 0, run: Any = Net.__call__) -> list[Any]:
+    """The bits of every parameter's gradient of one loss over all results, and theirs."""
     net.model.zero_grad()
     torch.manual_seed(seed)
-    found = [t for result in net(instances) for t in tensors(result)]
-    sum((t * t).sum() for t in found if t.requires_grad).backward()
-    return [None if p.grad is None else p.grad.to_dense().numpy().tobytes() for p in net.model.parameters()]
+    results = run(net, instances)
+    wanted = [t for t in tensors(results) if t.requires_grad]
+    if wanted:
+        sum((t * t).sum() for t in wanted).backward()
+    found = [None if p.grad is None else p.grad.to_dense().numpy().tobytes() for p in net.model.parameters()]
+    return [told(results), *found]

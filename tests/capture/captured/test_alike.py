@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import bound, seeded
+from every_kind import gradients
+from helpers import bound, recorded, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -335,34 +336,25 @@ class Transposes(OfOne):
         return F.adaptive_avg_pool1d(x.view(1, 1, -1), 2).view(-1) + self.up(x)[:2]
 
 
-def test_new_types_need_enough_nodes() -> None:
-    """What torch computes of an instance alone is batched where a batch takes less than torch's calls."""
-    net = of_net(seeded(Transposes), vector)
-    moulds = [mould for mould in net.alike._moulds.values() if mould is not None]
-    assert any(mould.new for mould in moulds)
-
-    before = net.alike.found
-    require_eager(net, drawn(vector, 3, 1))
-    assert net.alike.found == before
-    require_eager(net, drawn(vector, 4, 32))
-    assert net.alike.found == before + 32
+def test_what_torch_computes_of_an_instance_alone_is_torchs() -> None:
+    """Also where the instance is alike others, however few; and no type that a strict net would refuse."""
+    for strict in (False, True):
+        net = bound(seeded(Transposes), drawn(vector, 0, 12), strict=strict)
+        require_eager(net, drawn(vector, 1, 12))
+        before = net.alike.found
+        require_eager(net, drawn(vector, 3, 1))
+        assert net.alike.found == before + 1
+        assert net.prepare(drawn(vector, 4)).capture.graph.num_nodes == len(recorded_graph(net, vector).node_type)
 
 
-def test_strict_nets_take_no_new_types() -> None:
-    """Which they would refuse."""
-    net = bound(seeded(Transposes), drawn(vector, 0, 12), strict=True)
-    for seed in range(1, 4):
-        require_eager(net, drawn(vector, seed, 32))
-
-    assert net.alike.found == 0
-
-
-def test_types_that_compiling_has_met_are_not_new() -> None:
-    """Nor those that recording gives for a size that compiling has not met."""
-    net = of_net(seeded(Makes), vector)
-    require_eager(net, [vector(Random(i), 2, SIZE) for i in range(12)])
-
-    assert [mould.new for mould in net.alike._moulds.values()] == [[], []]
+def recorded_graph(net: Any, make: Any) -> Any:
+    """Of a mini-batch each instance of which is recorded."""
+    alike = net.alike
+    vars(net)["alike"] = None
+    try:
+        return net.prepare(drawn(make, 4)).capture.graph
+    finally:
+        vars(net)["alike"] = alike
 
 
 class Static(OfOne):
@@ -455,6 +447,109 @@ def test_nothing_is_looked_at_where_nothing_recurs() -> None:
 
     assert not net.alike.pays
     assert len(net.alike._moulds) < 200
+
+
+# --- what forward computes of the instance alone -------------------------------------------------------------------
+
+
+class Takes(nn.Module):
+    """Models by the ways in which they take what an instance brings, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.join, self.out = nn.Embedding(9, SIZE), nn.Linear(2 * SIZE, SIZE), nn.Linear(SIZE, 3)
+
+    def forward(self, item: Any) -> Any:
+        x, ids, scale = item["x"], item["ids"], item["scale"]
+        h = self.table.weight[item["ids"][0]]
+        for way in item["ways"]:
+            h = torch.tanh(self.join(torch.cat([h, self.taken(way, x, ids, scale)])))
+        return self.out(h), h * x[0]
+
+    def taken(self, way: str, x: Any, ids: Any, scale: Any) -> Any:
+        if way == "row":
+            return x[1]
+        if way == "last":
+            return x[-1, :]
+        if way == "rows":
+            return sum(row for row in x)
+        if way == "slice":
+            return x[1:].mean(0)
+        if way == "column":
+            return x[:SIZE, 0]
+        if way == "view":
+            return x.reshape(-1)[3 : 3 + SIZE]
+        if way == "transposed":
+            return x.t().contiguous().view(-1)[:SIZE]
+        if way == "unbound":
+            return torch.stack(x.unbind(0)[::-1]).sum(0)
+        if way == "look-up":
+            return self.table(torch.tensor(ids))[1]
+        if way == "looked up":
+            return self.table(torch.tensor([ids[1]])).squeeze(0)
+        if way == "gathered":
+            return x[:, :3].gather(1, torch.tensor([[i % 3] for i in ids])).view(-1)[[0, 1, 0, 1]]
+        if way == "chosen":
+            return x[torch.tensor(ids) % SIZE].sum(0)
+        if way == "scaled":
+            return torch.sin(x[0] * scale) + torch.tensor([scale, 1.0, scale, 0.0])
+        if way == "masked":
+            return x[0].masked_fill(x[1] > 0, -1.0)
+        if way == "where":
+            return torch.where(x[1] > 0, h_of(self.table, ids), x[0])
+        return torch.exp(x).softmax(0).max(0)[0] / (1 + x.norm())
+
+
+def h_of(table: Any, ids: Any) -> Any:
+    return table.weight[ids[0]]
+
+
+WAYS = ("row", "last", "rows", "slice", "column", "view", "transposed", "unbound", "look-up", "looked up", "gathered",
+        "chosen", "scaled", "masked", "where", "computed")  # fmt: skip
+
+
+def takers(ways: tuple[str, ...], seed: int, count: int) -> list[Any]:
+    rng = Random(seed)
+    return [
+        {
+            "x": vector(rng, SIZE, SIZE),
+            "ids": [rng.randrange(9) for _ in range(SIZE)],
+            "scale": rng.random(),
+            "ways": ways,
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def takes() -> Any:
+    instances = [item for number, way in enumerate(WAYS) for item in takers((way,), number, 2)]
+    return bound(seeded(Takes), instances)
+
+
+@given(
+    ways=st.lists(st.lists(st.sampled_from(WAYS), max_size=4).map(tuple), min_size=1, max_size=3),
+    seed=st.integers(0, 10**6),
+    count=st.integers(1, 12),
+)
+@settings(max_examples=40)
+def test_all_roads_give_the_bits_of_recording(takes: Any, ways: list[Any], seed: int, count: int) -> None:
+    """Alike, captured and both in one mini-batch: outputs and gradients of recording all together."""
+
+    def instances() -> list[Any]:
+        return [item for number, way in enumerate(ways) for item in takers(way, seed + number, count)]
+
+    takes.alike.found += len(instances())  # so that it goes on looking
+    before = takes.alike.found
+    captured = takes.capture_all(instances())
+    expected = gradients(takes, instances(), run=recorded)
+
+    assert gradients(takes, instances()) == expected
+    assert gradients(takes, captured) == expected
+    assert gradients(takes, [*captured[::2], *instances()[1::2]]) == gradients(
+        takes, [*instances()[::2], *instances()[1::2]], run=recorded
+    )
+    assert takes.alike.found >= before
 
 
 # --- integers ------------------------------------------------------------------------------------------------------

@@ -1,0 +1,279 @@
+"""What forward computes of an instance's tensors and numbers alone, as steps that run again for other instances.
+
+Where instances are recorded, that is torch's at once, and nodes begin where parameters do. So it is where the record is
+to serve others (`captured.alike`): the calls are kept, and run for each of these.
+
+Definitions.
+
+(1) The *values* of an instance are its leaves and then the results of its steps. A step's arguments are values, numbers
+    of the instance, tensors of them or filled by them (`standins.told`), and what is the same for all.
+(2) Steps are kept where what they give is told by shapes: none draws, changes a tensor, or makes a shape of values.
+(3) A *run* of a leaf is a view of it whose elements stand one after the other in its memory, where the leaf's do: a
+    row, a slice, an element. Those of all instances are copied in one call, and no step makes them.
+
+So a constant that such calls made has the bits that it has in an instance that is recorded as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.record.table import Hole, fill
+from edbc.capture.semantics import autocast, rules
+from edbc.capture.semantics.randomness import Dispatched
+from edbc.capture.semantics.shapes import flat, split_outputs
+from edbc.capture.standins.made import Made
+from edbc.capture.standins.standin import Symbol
+from edbc.capture.standins.told import NUMBERS, Fill, Filled, Leaf, Told
+
+if TYPE_CHECKING:
+    from edbc.capture.standins.told import Watch
+
+OF_INSTANCE = frozenset((Leaf, Told, Filled))
+_AT_ONCE = OF_INSTANCE | {Made}
+_OF_SLICES = frozenset((int, NoneType))
+_FAILED = object()
+
+
+class Place(NamedTuple):
+    """A number of the instance."""
+
+    place: int
+
+
+class OfNumbers(NamedTuple):
+    """A tensor of numbers of the instance."""
+
+    places: list[int]
+    shape: torch.Size
+    dtype: torch.dtype
+
+    def of(self, numbers: Sequence[Any]) -> list[Any]:
+        """Those of an instance with these."""
+        return [numbers[place] for place in self.places]
+
+
+class Step(NamedTuple):
+    """A call: of Holes, which are values, of what Place, OfNumbers and Fill tell, and of what is the same for all."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    first: int
+    """The number of its first result, and how many there are."""
+    size: int
+
+
+class _Seen(Dispatched):
+    """Sees too whether a number was read, by which there may be a shape; as an index it is none of that."""
+
+    reads = False
+    is_by_value = property(lambda self: self.draws or self.is_foreign or self.shape_by_value)
+
+    def _note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super()._note(operator, args, kwargs)
+        self.reads |= operator is torch.ops.aten._local_scalar_dense.default
+
+
+class Run(NamedTuple):
+    """Definition (3), by the leaf's number and the elements before it."""
+
+    leaf: int
+    offset: int
+
+
+class Steps:
+    """Those of one instance, while forward runs."""
+
+    def __init__(self, watch: Watch, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]):
+        self.watch, self.numbers = watch, numbers
+        self.steps: list[Step] = []
+        self.values, self.num_leaves = [leaf.detach() for leaf in leaves], len(leaves)
+        self.seen_of = list(range(len(leaves)))
+        """By value, the leaf whose memory it shows; -1 for what has its own."""
+        self.leaves = [self._leaf(number) for number in self.seen_of]
+        """Until forward has run: nobody is to have a stand-in then."""
+
+    def _leaf(self, number: int) -> Leaf:
+        return Leaf(self.watch.rec, self.watch, number, self.values[number])
+
+    def take(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+        """What a call gives, and keep it as a step; NotImplemented for one that is recorded: not of the instance alone,
+        or without tensors. Raises CannotKeep for what definition (2) rules out."""
+        kinds = set(map(type, flat(args, kwargs)))
+        if kinds.isdisjoint(OF_INSTANCE) or any(issubclass(kind, Symbol) for kind in kinds - _AT_ONCE):
+            return NotImplemented
+        name = name or rules.name_of(func)
+        if rules.changes_in_place(func, name, kwargs) or name == "requires_grad_" or autocast.state() is not None:
+            raise CannotKeep
+        told, given = self._both((args, kwargs), name in rules.NUMERIC)
+        result, seen = _FAILED, _Seen()
+        try:
+            with seen:
+                result = func(*given[0], **given[1])
+        except Exception:  # raised again without what it holds: nobody is to look for stand-ins
+            pass
+        if result is _FAILED or seen.is_by_value or (seen.reads and name != "getitem"):
+            raise CannotKeep
+        outputs, tensors = split_outputs(result)
+        if not tensors:
+            return NotImplemented
+        others = {type(item) for item in flat([result])} - {torch.Tensor, NoneType}
+        if others or any(tensor.requires_grad or tensor.layout is not torch.strided for tensor in tensors):
+            raise CannotKeep
+        taken = [item for item in flat(args, kwargs) if type(item) is Leaf]
+        known = {id(leaf.tensor): leaf for leaf in taken}
+        leaves = [known.get(id(tensor)) or leaf for tensor, leaf in zip(tensors, self._add(func, told, tensors, taken),
+                                                                        strict=True)]  # fmt: skip
+        return leaves[0] if type(outputs) is Hole else fill(outputs, leaves)
+
+    def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
+        """A tensor of numbers at these places."""
+        told = OfNumbers(places.flatten().tolist(), values.shape, values.dtype)
+        return self._add(torch.clone, ((told,), {}), [values], ())[0]
+
+    def _add(self, func: Any, told: Any, tensors: Sequence[torch.Tensor], taken: Sequence[Leaf]) -> list[Leaf]:
+        """The stand-ins for what a new step gives, of these."""
+        first = len(self.values)
+        args, kwargs = told
+        self.steps.append(Step(func, args, kwargs, first, len(tensors)))
+        for tensor in tensors:
+            memory = tensor.untyped_storage()._cdata
+            of = {self.seen_of[x.number] for x in taken if x.tensor.untyped_storage()._cdata == memory}
+            self.seen_of.append(of.pop() if len(of) == 1 else -1)
+        self.values += tensors
+        return [self._leaf(number) for number in range(first, len(self.values))]
+
+    def run_of(self, number: int) -> Run | None:
+        """Definition (3); None for a value that is none."""
+        if self.seen_of[number] < 0:
+            return None
+        leaf, value = self.values[self.seen_of[number]], self.values[number]
+        is_run = leaf.is_contiguous() and value.is_contiguous() and value.numel() and value.dtype is leaf.dtype
+        return Run(self.seen_of[number], int(value.storage_offset() - leaf.storage_offset())) if is_run else None
+
+    def _both(self, item: Any, is_numeric: bool) -> tuple[Any, Any]:
+        """An argument as steps have it, and as this instance has it."""
+        kind = type(item)
+        if kind is Leaf:
+            return Hole(item.number), item.tensor
+        if kind is Told:
+            return OfNumbers(item.places.flatten().tolist(), item.tensor.shape, item.tensor.dtype), item.tensor
+        if kind is Filled:
+            told = item.fill()
+            return told, torch.from_numpy(told.of(self.numbers))
+        if kind in NUMBERS:
+            return (Place(item.place), item.value) if is_numeric else self.watch.ask([item.place])
+        if kind is Made or kind is torch.Tensor:  # which forward may change from now on
+            kept = (item.real() if kind is Made else item).clone()
+            return kept, kept
+        if kind is slice:
+            if not _OF_SLICES.issuperset(map(type, (item.start, item.stop, item.step))):
+                raise CannotKeep
+            return item, item
+        if kind is dict:
+            told, given = self._both([*item.values()], is_numeric)
+            return dict(zip(item, told, strict=True)), dict(zip(item, given, strict=True))
+        if kind is tuple or kind is list:
+            pairs = [self._both(part, is_numeric) for part in item]
+            return kind(pair[0] for pair in pairs), kind(pair[1] for pair in pairs)
+        return item, item
+
+
+def needed(steps: Sequence[Step], wanted: set[int]) -> list[Step]:
+    """Those of the steps that values with the wanted numbers are made by. Linear in their arguments."""
+    kept = []
+    for step in reversed(steps):
+        if not wanted.isdisjoint(range(step.first, step.first + step.size)):
+            kept.append(step)
+            wanted.update(_holes((step.args, step.kwargs)))
+    return kept[::-1]
+
+
+def _holes(item: Any) -> Iterator[int]:
+    kind = type(item)
+    if kind is Hole:
+        yield item.index
+    elif kind is tuple or kind is list or kind is dict:
+        for part in item.values() if kind is dict else item:
+            yield from _holes(part)
+
+
+def values_of(steps: Sequence[Step], leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+    """The values of an instance by number, as far as steps make them. Raises what torch raises."""
+    values: Any = dict(enumerate(leaves))
+    for step in steps:
+        args = [values[item.index] if type(item) is Hole else _given(item, values, numbers) for item in step.args]
+        result = step.function(*args, **_given(step.kwargs, values, numbers)) if step.kwargs else step.function(*args)
+        if type(result) is torch.Tensor:
+            values[step.first] = result
+        else:
+            values.update(enumerate(split_outputs(result)[1], step.first))
+    return values
+
+
+def _given(item: Any, values: Any, numbers: Sequence[Any]) -> Any:
+    """An argument of a step for an instance."""
+    kind = type(item)
+    if kind is Hole:
+        return values[item.index]
+    if kind is tuple or kind is list:
+        return kind([_given(part, values, numbers) for part in item])
+    if kind is Place:
+        return numbers[item.place]
+    if kind is OfNumbers:
+        return torch.tensor(item.of(numbers), dtype=item.dtype).view(item.shape)
+    if kind is Fill:
+        return torch.from_numpy(item.of(numbers))
+    return {key: _given(part, values, numbers) for key, part in item.items()} if kind is dict else item
+
+
+class Runs(NamedTuple):
+    """Constants of one source that are runs of leaves; and of each, by the bytes of 64-bit integers, the elements that
+    stand before it in all of the instance's leaves of its dtype, one leaf behind the other."""
+
+    runs: list[Run]
+    before: bytes
+
+    @classmethod
+    def of(cls, runs: list[Run], leaves: Sequence[torch.Tensor]) -> Runs:
+        """Those of an instance with such leaves."""
+        dtype = leaves[runs[0].leaf].dtype
+        sizes = [leaf.numel() if leaf.dtype is dtype else 0 for leaf in leaves]
+        begin = np.cumsum(sizes) - sizes
+        return cls(runs, np.array([begin[run.leaf] + run.offset for run in runs], np.int64).tobytes())
+
+    def each(self, leaves: Sequence[torch.Tensor], shape: torch.Size) -> list[torch.Tensor]:
+        """One by one."""
+        flats = {run.leaf: leaves[run.leaf].reshape(-1) for run in self.runs}
+        return [flats[leaf].narrow(0, offset, shape.numel()).view(shape) for leaf, offset in self.runs]
+
+
+class Memory:
+    """The leaves of a mini-batch's instances, for each dtype one behind the other."""
+
+    def __init__(self, leaves: Sequence[Sequence[torch.Tensor]]):
+        self.leaves = leaves
+        self._of: dict[torch.dtype, tuple[torch.Tensor, NDArray[np.int64]]] = {}
+
+    def rows(self, dtype: torch.dtype, parts: Sequence[tuple[int, Runs]], shape: torch.Size) -> torch.Tensor:
+        """Runs of a shape, those of instances by their numbers. O(elements of all leaves, and of the runs)."""
+        known = self._of.get(dtype)
+        if known is None:
+            flats = [[leaf.reshape(-1) for leaf in leaves if leaf.dtype is dtype] for leaves in self.leaves]
+            sizes = [sum(map(len, of_instance)) for of_instance in flats]
+            whole = torch.cat([flat for of_instance in flats for flat in of_instance])
+            known = self._of[dtype] = whole, np.cumsum(sizes) - np.array(sizes)
+        whole, begin = known
+        at = np.frombuffer(b"".join([runs.before for _, runs in parts]), np.int64)
+        at = at + np.repeat(begin[[number for number, _ in parts]], [len(runs.runs) for _, runs in parts])
+        size = shape.numel()
+        windows = whole.as_strided((len(whole) - size + 1, size), (1, 1))
+        return windows.index_select(0, torch.from_numpy(at)).view(len(at), *shape)
