@@ -10,8 +10,12 @@ first changes from turn to turn. `ready` is the part before execution: making th
 With workers, `here` is what the main process spends on receiving, checking and reading a mini-batch that a worker
 captured and joined, beyond what a loader takes whose workers capture too and send a number; mini-batches execute in
 between. It is given as a part of recording one in the main process, and as its share of construction: of what worker
-and main process spend on a mini-batch together, the worker by the clock, so that only an idle machine tells the share.
-One thread.
+and main process spend on a mini-batch together. One thread. All times are of processors.
+
+    python benchmarks/captured.py --payload 4000000
+
+An instance of so many numbers for one multiplication, from a worker one by one: where receiving them takes longer than
+capturing, the net says so.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import argparse
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,11 +52,43 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=128)
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--workers", type=int, nargs="*", default=[0, 1, 2])
+    parser.add_argument("--payload", type=int, help="numbers of an instance that a worker sends to one multiplication")
     parser.add_argument("names", nargs="*", default=NAMES)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.payload is not None:
+        send(options.payload)
+        return
     for name in options.names:
         report(name, options)
+
+
+class Scaled(torch.nn.Module):
+    """One multiplication."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.scale
+
+
+@torch.no_grad()
+def send(payload: int) -> None:
+    """Print what a net says of instances that a worker sends."""
+    from helpers import bound
+
+    instances = [torch.randn(payload) for _ in range(24)]
+    net = bound(Scaled(), instances[:4])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for epoch in range(2):
+            for batch in DataLoader(instances, 1, num_workers=1, collate_fn=edbc.collate(net)):
+                net(batch)
+            print(f"epoch {epoch}: {len(said)} warnings", flush=True)
+    for warning in said:
+        print(f"{warning.category.__name__}: {warning.message}")
 
 
 def subject(name: str, hidden: int, count: int) -> tuple[Net, list[Any], list[Any] | None]:

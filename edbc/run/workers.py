@@ -7,6 +7,9 @@
     has no operations for, so the first instance that has it travels too, once per worker, and is recorded there.
 (3) What arrives is from another process: lengths, types, operands, rows, offsets, nests and constants are checked
     before anything runs, and then the block is the mini-batch's graph as it stands.
+(4) What capturing takes a worker and checking takes this process is measured, of processor time, for workers may wait
+    for a core; and once what a mini-batch takes this process that comes through a pipe, of which a DataLoader lets
+    nobody see more than its end.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
+from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -69,8 +74,7 @@ class CapturedBatch(Closed):
         """Of all instances, by source."""
         self.exemplars: list[Any] = []
         self.seconds = 0.0
-        """What capturing took, and in the process that receives it what receiving did."""
-        self.received = 0.0
+        """What capturing took, of processor time; 0 where nothing was captured for it."""
 
     @classmethod
     def of_parts(cls, lexicon: Lexicon, parts: Sequence[Captured]) -> CapturedBatch:
@@ -106,7 +110,7 @@ class CapturedBatch(Closed):
 
     def _with(self, constants: Sequence[tuple[int, torch.Tensor]]) -> CapturedBatch:
         other = CapturedBatch(self.of, self.data, self.nest_texts, constants)
-        other.exemplars, other.seconds, other.received = self.exemplars, self.seconds, self.received
+        other.exemplars, other.seconds = self.exemplars, self.seconds
         return other
 
     def to(self, *args: Any, **kwargs: Any) -> CapturedBatch:
@@ -162,7 +166,6 @@ def _text_of(of: Lexicon | Vocabulary) -> str:
 def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: bytes, key: Any,
              seconds: float) -> CapturedBatch:  # fmt: skip
     """What another process sent. Raises InputError where it is no batch; the net that takes it checks the rest."""
-    started = time.perf_counter()
     try:
         vocabulary = _VOCABULARIES.get(text)
         if vocabulary is None:
@@ -178,7 +181,7 @@ def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars:
     batch.exemplars = _ARRIVED.setdefault(key, [])
     if exemplars:
         batch.exemplars += pickle.loads(exemplars)
-    batch.seconds, batch.received = seconds, time.perf_counter() - started
+    batch.seconds = seconds
     return batch
 
 
@@ -210,7 +213,7 @@ def _require_fine(what: int, where: int) -> None:
 
 def batch_capture(net: Net, batch: CapturedBatch) -> Capture:
     """The Capture of a mini-batch, checked: it may be from elsewhere."""
-    lexicon, started = net.lexicon, time.perf_counter()
+    lexicon, started = net.lexicon, time.thread_time()
     vocabulary = batch.of
     if isinstance(vocabulary, Lexicon):
         require_home(vocabulary.home, lexicon.home)
@@ -224,7 +227,7 @@ def batch_capture(net: Net, batch: CapturedBatch) -> Capture:
     result_ptr = parts.result_ptr.tolist()
     nests = lexicon.nests(vocabulary, batch.nest_texts, result_ptr, fewest)
     capture = read_joined(lexicon, Joined(batch.data, parts, slot, pools), nests, result_ptr)
-    _measure(net, batch, batch.received + time.perf_counter() - started)
+    _measure(net, batch, time.thread_time() - started)
     return capture
 
 
@@ -243,20 +246,39 @@ def _pool_lengths(lexicon: Lexicon, pools: dict[int, torch.Tensor]) -> Longs:
 
 
 def _measure(net: Net, batch: CapturedBatch, seconds: float) -> None:
-    """Say once where receiving takes this process longer than capturing would have."""
+    """Say once where receiving takes this process longer than capturing would have; checking took it so many seconds.
+    Definition (4)."""
     times = net.transfers
     if not batch.seconds or len(times) > MEASURED:
         return
     times.append((batch.seconds, seconds))
     if len(times) == MEASURED:
-        captured, received = (sorted(column)[MEASURED // 2] for column in zip(*times, strict=True))
+        captured, checked = map(min, zip(*times, strict=True))  # the first are slow
+        received = checked + min(_through_pipe(batch) for _ in range(3))
         if received > captured:
             warnings.warn(
-                f"a mini-batch takes {1e3 * received:.2f} ms to receive and {1e3 * captured:.2f} ms to capture: "
-                "workers cost more than they spare; take num_workers=0, or a CapturedDataset",
+                f"a mini-batch takes this process {1e3 * received:.2f} ms to receive, and would take "
+                f"{1e3 * captured:.2f} ms to capture: workers cost more than they spare; take num_workers=0, or a "
+                "CapturedDataset",
                 SlowTransfer, 2,
             )  # fmt: skip
         times.append((0.0, 0.0))
+
+
+def _through_pipe(batch: CapturedBatch) -> float:
+    """Seconds of processor time that receiving a mini-batch takes, once more."""
+    sent = batch._with(batch.constants)
+    sent.exemplars = []
+    data = pickle.dumps(sent)
+    here, there = Pipe(duplex=False)
+    with here, there:
+        sender = threading.Thread(target=there.send_bytes, args=(data,))
+        sender.start()
+        started = time.thread_time()
+        pickle.loads(here.recv_bytes())
+        took = time.thread_time() - started
+        sender.join()
+    return took
 
 
 # --- in the worker -------------------------------------------------------------------------------------------------
@@ -296,7 +318,7 @@ class Collate:
 
     def _batch(self, instances: Sequence[Any]) -> Any:
         lexicon = self.net.in_mode().lexicon
-        started = time.perf_counter()
+        started = time.thread_time()
         parts = self.net.capture_each(instances)
         if not all(type(part) is Captured and part.of is lexicon for part in parts):  # as they are
             pairs = zip(parts, instances, strict=True)
@@ -307,7 +329,7 @@ class Collate:
         self._told[lexicon] = len(lexicon.exemplars)
         if get_worker_info() is not None:
             _pickled(batch.exemplars)  # what cannot be is told here: a queue's thread only prints, and nothing arrives
-        batch.seconds = 0.0 if Captured in set(map(type, instances)) else time.perf_counter() - started
+        batch.seconds = 0.0 if Captured in set(map(type, instances)) else time.thread_time() - started
         return batch
 
     def __reduce__(self) -> Any:
@@ -342,13 +364,15 @@ def _without_weights(kind: type[Net], plan: Any, files: Sequence[str], model: by
 
 
 def weightless(model: nn.Module) -> nn.Module:
-    """A copy of a model whose parameters have shapes, dtypes and one element of memory each: enough to record."""
+    """A copy of a model whose parameters have shapes, dtypes and one element of memory each: enough to record. Nothing
+    of it is on a device, which a process takes seconds and hundreds of megabytes to open."""
     import copy
 
     memo: dict[int, Any] = {}
     for parameter in model.parameters():
         empty = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    memo |= {id(buffer): buffer.detach().cpu() for buffer in model.buffers() if not buffer.is_cpu}
     return copy.deepcopy(model, memo)
 
 

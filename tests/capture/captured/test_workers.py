@@ -6,13 +6,15 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 import torch
-from every_kind import EveryKind, gradients, sentences, told
+from every_kind import EveryKind, gradients, sentences, tensors, told
 from helpers import bound, seeded
 from test_captured import net_of
 from test_dataset import Items, outputs
@@ -216,16 +218,74 @@ def test_errors_in_workers_come_with_their_item() -> None:
         list(loader(Dies([[1], [2]]), net, num_workers=1))
 
 
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What a loader takes for an accelerator: the threads that pinned a tensor, which then is another one."""
+    threads: list[int] = []
+    for name, value in (("is_available", True), ("current_accelerator", torch.device("cpu")),
+                        ("current_device_index", 0), ("set_device_index", None)):  # fmt: skip
+        monkeypatch.setattr(torch.accelerator, name, lambda *_, value=value: value)
+
+    def pin_memory(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+        threads.append(threading.get_ident())
+        return tensor.clone()
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin_memory)
+    return threads
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_pins_what_workers_send(pinned: list[int], workers: int) -> None:
+    """In its thread, where there are workers: the constants of a mini-batch, and of captured instances in a list; the
+    net takes them as they are, and errors come through."""
+    net, plain = net_of(), sentences(10)
+    batches = list(loader(plain, net, num_workers=workers, pin_memory=True))
+    assert [type(batch) for batch in batches] == [CapturedBatch, CapturedBatch]
+    assert len(pinned) == sum(len(batch.constants) for batch in batches) > 0
+    assert (threading.get_ident() in pinned) == (workers == 0)
+    assert outputs(net, batches) == outputs(net, [plain])
+    assert gradients(net, batches[0]) == gradients(net, plain[:5])
+
+    captured = CapturedDataset(plain, net)
+    as_lists = list(DataLoader(captured, 5, collate_fn=list, num_workers=workers, pin_memory=True))
+    assert {type(item) for batch in as_lists for item in batch} == {Captured}
+    assert outputs(net, as_lists) == outputs(net, [plain])
+
+    failing = bound(seeded(Base, chain), words(8))
+    with pytest.raises(TypeError, match=r"instance 1|string"):
+        list(loader([[1], [2, "x"]], failing, num_workers=workers, pin_memory=True))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_a_device_pins_what_workers_send(context: str) -> None:
+    """Once the device is in use here, which workers do not open: not for weights, and not for buffers."""
+    model = seeded(EveryKind).cuda()
+    model.register_buffer("unused", torch.ones(3, device="cuda"))
+    assert all(tensor.is_cpu for tensor in weightless(model).state_dict().values())
+    net, plain = bound(model, sentences(40)), sentences(10)
+    with torch.no_grad():
+        expected, found = tensors(net(plain)), []
+        for batch in loader(plain, net, num_workers=1, pin_memory=True, multiprocessing_context=context, timeout=100):
+            assert all(pool.is_pinned() for _, pool in batch.constants)
+            found += tensors(net(batch))
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_slow_transfer_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where receiving takes longer than capturing took, one warning says both times and what to do."""
+    """Where receiving takes longer than capturing took, one warning says both times and what to do; nothing is said
+    where it does not, nor of a mini-batch for which nothing was captured."""
     monkeypatch.setattr(module, "MEASURED", 3)
-    net = net_of()
-    batch = pickle.loads(pickle.dumps(collate(net)(sentences(5))))
-    batch.seconds = 1e-9
-    net(batch), net(batch)
-    with pytest.warns(SlowTransfer, match="num_workers=0, or a CapturedDataset"):
-        net(batch)
-    assert told(net(batch)) == told(net(sentences(5)))
+    expected = told(net_of()(sentences(5)))
+    for seconds, is_slow in ((1e-9, True), (1e9, False), (0.0, False)):
+        net = net_of()
+        batch = pickle.loads(pickle.dumps(collate(net)(sentences(5))))
+        batch.seconds = seconds
+        net(batch), net(batch)
+        with pytest.warns(SlowTransfer, match="num_workers=0, or a CapturedDataset") if is_slow else nullcontext():
+            net(batch)
+        assert told(net(batch)) == expected
 
 
 SCRIPT = """
