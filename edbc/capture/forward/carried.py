@@ -39,18 +39,20 @@ class Carried(Sequence[torch.Tensor]):
         self._on_host: dict[int, torch.Tensor] = {}
         """Rows that have crossed from a device."""
         self._starts: list[int] = []
+        self._end = 0
+        """Of the rows of all tables."""
         self._where = np.zeros((3, 8), np.int64)
         """Of every table: its first row, and the address and the bytes of a row."""
 
     def add(self, table: Table) -> None:
         """Append the rows of a table."""
-        number = len(self._tables)
-        start = self._starts[-1] + len(self._tables[-1]) if self._tables else 0
+        number, start, is_list = len(self._tables), self._end, type(table) is list
         self._starts.append(start)
+        self._end = start + (len(table) if is_list else table.shape[0])
         self._tables.append(table)
         self._rows.append(None)
         self._numbers.append(None)
-        if isinstance(table, list):
+        if is_list:
             self.in_tables = False
             return
         if number == self._where.shape[1]:

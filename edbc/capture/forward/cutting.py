@@ -116,12 +116,12 @@ def cut(recorder: Recorder, live: Sequence[Value], wanted: Sequence[int], aborte
 
 def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached: Any) -> Known:
     """Definition (3)."""
-    from edbc.capture.forward.build import structure_of
-
     table = recorder.table
     key = (*parts.key, sources, detached.tobytes() if len(detached) else b"")
     known: Known | None = table.structures.get(key)
     if known is None or known.structure.graph.types is not table.graph_types():
+        from edbc.capture.forward.build import structure_of
+
         recording = replace(
             recorder.finish([]),
             entries=parts.entries,

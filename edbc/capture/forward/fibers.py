@@ -277,9 +277,8 @@ class Fibers:
                 self._go_on(fiber, instance)
                 if fiber.holds_lock:
                     self._give_lock_back(fiber)
-                if number & (number + 1) == 0:
+                if number & (number + 1) == 0 or number + 1 == len(instances):
                     self._require_memory(len(instances))
-            self._require_memory(len(instances))
             while waiting := [fiber for fiber in self.fibers if not fiber.greenlet.dead]:
                 self._cut(waiting)
                 for fiber in waiting:

@@ -15,7 +15,7 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.forward.carried import each_row, split_rows
 from edbc.capture.forward.returned import filled
 from edbc.capture.record.table import Source
-from edbc.capture.standins.standin import Slot, torch_dtype
+from edbc.capture.standins.standin import Slot
 from edbc.native.memory import require_memory
 from edbc.run.passes.arenas import Arenas
 from edbc.run.passes.placement import Longs, Placement
@@ -179,11 +179,10 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
 
 
 def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
-    value_class, count = placement.classes[want.class_index], len(want.rows)
-    size = count * value_class.size * torch_dtype(value_class.dtype).itemsize
-    require_memory(size, "the results of this mini-batch")
+    shape, count = placement.classes[want.class_index].shape, len(want.rows)
+    require_memory(count * int(placement.row_bytes[want.class_index]), "the results of this mini-batch")
     rows = arenas.rows(want.class_index, want.rows)
-    return rows if len(value_class.shape) == 1 else rows.view(count, *value_class.shape)
+    return rows if len(shape) == 1 else rows.view(count, *shape)
 
 
 def result_classes(capture: Capture, placement: Placement) -> Longs:
