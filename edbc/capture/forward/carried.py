@@ -46,13 +46,13 @@ class Carried(Sequence[torch.Tensor]):
 
     def add(self, table: Table) -> None:
         """Append the rows of a table."""
-        number, start, is_list = len(self._tables), self._end, type(table) is list
+        number, start = len(self._tables), self._end
         self._starts.append(start)
-        self._end = start + (len(table) if is_list else table.shape[0])
+        self._end = start + (len(table) if isinstance(table, list) else table.shape[0])
         self._tables.append(table)
         self._rows.append(None)
         self._numbers.append(None)
-        if is_list:
+        if isinstance(table, list):
             self.in_tables = False
             return
         if number == self._where.shape[1]:

@@ -13,7 +13,7 @@ from edbc.cells.opgraph import CellGraph
 
 OPS = ("argmax", "argmin")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_FLOATS = {"f32": np.float32, "f64": np.float64}
+_FLOATS: dict[str, Any] = {"f32": np.float32, "f64": np.float64}
 
 
 def _calls(names: tuple[str, ...]) -> dict[Any, str]:
