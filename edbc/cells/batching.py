@@ -10,6 +10,7 @@ wins.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from edbc.base.graph import Graph
 from edbc.base.operations import ELEMENTWISE
@@ -43,7 +44,7 @@ def batch_operations(cell: CellGraph) -> Batches:
         tuple(tuple(cell.ops[v].name for v in sorted(nodes.tolist())) for _, nodes in schedule.batches())
         for schedule in schedules
     ]
-    if not cell.is_uniform():
+    if not cell.is_uniform() or candidates[0] == candidates[1]:
         return candidates[0]
     return min(candidates, key=lambda batches: _cost(cell, batches))
 
@@ -82,4 +83,9 @@ def layout_batches(cell: CellGraph, batches: Sequence[Sequence[str]]) -> list[La
 
 def plan_cell_layout(cell: CellGraph, batches: Sequence[Sequence[str]]) -> LayoutPlan:
     """The memory order of the cell's variables."""
-    return plan_layout(tuple(cell.classes()), layout_batches(cell, batches), sizes=cell.sizes())
+    return _planned(tuple(cell.sizes().items()), tuple(layout_batches(cell, batches)))
+
+
+@lru_cache(maxsize=256)  # cells of one content are planned again in every compilation
+def _planned(sizes: tuple[tuple[str, int], ...], batches: tuple[LayoutBatch, ...]) -> LayoutPlan:
+    return plan_layout([name for name, _ in sizes], batches, dict(sizes))

@@ -16,9 +16,10 @@ import itertools
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -226,16 +227,17 @@ def _local_files(path: Path) -> set[Path]:
         if file in found:
             continue
         found.add(file)
-        for name in _imported_names(file):
+        for name in _imported_names(file, file.read_bytes()):
             for candidate in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
                 if candidate.is_file():
                     waiting.append(candidate)
     return found
 
 
-def _imported_names(file: Path) -> set[str]:
+@lru_cache(maxsize=256)  # models of a folder share files, and a run hashes its model more than once
+def _imported_names(file: Path, source: bytes) -> Set[str]:
     try:
-        tree = ast.parse(file.read_bytes(), filename=str(file))
+        tree = ast.parse(source, filename=str(file))
     except (MemoryError, RecursionError):  # the parser's own limits
         raise ModelError(f"{file.name}: expected Python, got expressions nested too deep; write it simpler") from None
     except (SyntaxError, ValueError) as error:
@@ -249,7 +251,7 @@ def _imported_names(file: Path) -> set[str]:
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and node.level <= 1:
             names.add(node.module.split(".")[0])
-    return names
+    return frozenset(names)
 
 
 def _import(path: Path, sha256: str) -> ModuleType:

@@ -529,7 +529,7 @@ class Fibers:
         assert made is not None
         if self.aborted:  # what an attempt made before that did not note them; its frames may be garbage in circles
             made.clear()
-            gc.collect()
+            gc.collect(1)  # the youngest: looking at all objects of a process took longer than recording
             return [x for x in gc.get_objects() if type(x) is Value and x.rec is rec and x.ref >= first]
         if len(self.reads.cuts) % CUTS_BETWEEN_COLLECTIONS == CUTS_BETWEEN_COLLECTIONS - 1:
             gc.collect(0)

@@ -27,6 +27,8 @@ from edbc._version import __version__
 from edbc.base.arguments import OBJECTIVES, POLICIES, require_count, require_name, require_rate, require_setting
 from edbc.base.graph import RUN, Graph, NodeType
 from edbc.capture.captured.structurecache import structure_cache
+from edbc.capture.code.closed import Closed
+from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.repeat import require_repeatable
@@ -289,8 +291,9 @@ def capture_for_compiling(
         training, fresh = _made_up(file, config, seed, mini_batches)
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
-    found = decide(model, training[0], decided or Decisions())
-    view, table = found.of(model)
+    code = Regions(model, Closed(model))
+    found = decide(model, code, training[0], decided or Decisions())
+    view, table = found.of(model, code)
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
     run_segment = SegmentsUnplanned(model, view, table)

@@ -45,9 +45,10 @@ from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.code.work import work_of_call
-from edbc.capture.forward.build import capture
+from edbc.capture.forward.build import Capture, capture
 from edbc.capture.patterns.fusions import Planned, patterns_of
 from edbc.capture.ragged.value import Sizes, varying
+from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
 from edbc.plan.plan import Plan
@@ -80,9 +81,9 @@ class Decided(NamedTuple):
         return view, TypeTable(patterns=map(Planned, self.patterns))
 
 
-def decide(model: nn.Module, instances: Sequence[Any], given: Decisions) -> Decided:
-    """What a capture of these instances is to do. O(recordings of them); see `choose` for how many."""
-    code = Regions(model, Closed(model))
+def decide(model: nn.Module, code: Regions, instances: Sequence[Any], given: Decisions) -> Decided:
+    """What a capture of these instances is to do, by what is known of the model's code. O(recordings of them); see
+    `choose` for how many."""
     decided = _cells_and_rows(model, code, instances, given)
     patterns = _mined(model, code, instances, decided) if given.patterns is None else given.patterns
     return decided._replace(patterns=patterns)
@@ -95,11 +96,12 @@ def patterns_in(plan: Plan) -> tuple[Pattern, ...]:
 
 def _cells_and_rows(model: nn.Module, code: Regions, instances: Sequence[Any], given: Decisions) -> Decided:
     if given.ragged is not None:
-        return Decided(automatic_cells(model, instances, given.automatic, given.ragged), given.ragged)
-    whole = _chosen(model, code, instances, given.automatic, ())
+        return Decided(_automatic(model, code, instances, given.automatic, given.ragged), given.ragged)
     ragged = ragged_classes(model, code, instances)
-    rows = _chosen(model, code, instances, given.automatic, ragged) if ragged else whole
-    saved = _saved_by_likeness(model, code, instances, whole.automatic) if ragged else 0.0
+    if not ragged:
+        return Decided(_automatic(model, code, instances, given.automatic, ()), ())
+    whole, rows = (_chosen(model, code, instances, given.automatic, classes) for classes in ((), ragged))
+    saved = _saved_by_likeness(model, code, instances, whole.automatic)
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost - saved else Decided(whole.automatic, ())
 
 
@@ -122,10 +124,7 @@ def _nobody() -> Any:
 def _mined(model: nn.Module, code: Regions, instances: Sequence[Any], decided: Decided) -> tuple[Pattern, ...]:
     """Definition (3)."""
     view, table = decided.of(model, code)
-    with unchanged(instances):
-        run_segment = SegmentsUnplanned(model, view, table)
-        parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
-    return mine(table, view, parts)
+    return mine(table, view, _recorded(model, view, table, instances)[1])
 
 
 class _Chosen(NamedTuple):
@@ -150,7 +149,11 @@ def automatic_cells(
 ) -> dict[str, str]:
     """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
     instances, or those of the names that may be."""
-    code = Regions(model, Closed(model))
+    return _automatic(model, Regions(model, Closed(model)), instances, names, ragged)
+
+
+def _automatic(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str] | None,
+               ragged: Sequence[str]) -> dict[str, str]:  # fmt: skip
     if names is None:
         return _chosen(model, code, instances, names, ragged).automatic
     return {c.name: c.location for c in _candidates(model, code, names)}
@@ -176,22 +179,26 @@ def _recorded_with(model: nn.Module, code: Regions, instances: Sequence[Any], ra
                    sizes: Sizes | None) -> tuple[str, ...]:  # fmt: skip
     """Record a mini-batch; the classes that vary in `sizes`, or those that are ragged in the end."""
     view, table = ModelView(model, ragged=ragged, code=code), TypeTable()
+    recorder, _ = _recorded(model, view, table, instances, sizes)
+    return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
+
+
+def _recorded(model: nn.Module, view: ModelView, table: TypeTable, instances: Sequence[Any],
+              sizes: Sizes | None = None) -> tuple[Recorder, list[Capture]]:  # fmt: skip
+    """Record a mini-batch, in segments."""
     shadow, recorder = recording_shadow(view, table)
     recorder.sizes = sizes
     with unchanged(instances):
         run_segment = SegmentsUnplanned(model, view, table)
-        run_segment.taken(capture(shadow, recorder, instances, run_segment))
-    return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
+        parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
+    return recorder, parts
 
 
 def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: Sequence[str],
              names: frozenset[str]) -> Trial:  # fmt: skip
     """Record a mini-batch with the methods of these names as cells."""
     view, table = ModelView(model, automatic=names, ragged=ragged, code=code), TypeTable()
-    with unchanged(instances):
-        run_segment = SegmentsUnplanned(model, view, table)
-        shadow, recorder = recording_shadow(view, table)
-        parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
+    recorder, parts = _recorded(model, view, table, instances)
     used = dict.fromkeys(recorder.taken, 0)
     types = table.graph_types()
     for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
