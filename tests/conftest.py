@@ -85,6 +85,15 @@ def compiling_for_tests() -> None:
         option.default = defaults.get(str(option.name), option.default)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Doctests are of edbc and of what tests stand on: in a file of tests there is none to look for."""
+    found = yield
+    if not file_path.name.startswith("test_"):
+        return found
+    return [collector for collector in found if type(collector) is pytest.Module]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip slow tests and those of reach unless asked, CUDA tests where there is no device, and tests of compiled code
     where nothing is compiled; all with their reason.

@@ -13,8 +13,12 @@ DYNAMIC = sorted({path.stem for path in MODELS.glob("[!_]*.py")} - {*STATIC})
 
 
 def short_instances(file: Any, count: int, seed: int, config: dict[str, Any]) -> list[Any]:
-    """Made-up instances of a model file: of three times as many the shortest, in their order. Eager execution of the
-    longest takes most of the time of a test, and a hundred gates show what a thousand show."""
-    made = list(file.sample(3 * count, seed, config))
-    shortest = sorted(range(len(made)), key=lambda i: len(repr(made[i])))[:count]
-    return [made[i] for i in sorted(shortest)]
+    """Made-up instances of a model file: of three times as many the shortest."""
+    return shortest(list(file.sample(3 * count, seed, config)), count)
+
+
+def shortest(made: list[Any], count: int) -> list[Any]:
+    """The shortest of some instances, in their order. Eager execution of the longest takes most of the time of a test,
+    and a hundred gates show what a thousand show."""
+    chosen = sorted(range(len(made)), key=lambda i: len(repr(made[i])))[:count]
+    return [made[i] for i in sorted(chosen)]

@@ -1,4 +1,5 @@
-"""What ranks of torchrun run for `test_ranks.py`: one case after the other, a line of JSON each.
+"""What ranks run for `test_ranks.py`: one case after the other, a line of JSON each. `ddp_cases.py 2` starts two as
+torchrun does, but as forks of one process, which has imported torch once.
 
 An instance is (cell, words): the words folded by one of two cells, of which a rank may have no instance.
 """
@@ -7,6 +8,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -210,7 +214,30 @@ def main() -> Iterator[dict[str, Any]]:
     dist.destroy_process_group()
 
 
+def rank_of(count: int) -> int:
+    """Fork the ranks, and return the number of the one that this process is. What started them waits, and ends as they
+    do; where one fails it ends the others."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free.getsockname()[1]), WORLD_SIZE=str(count))
+    ranks: set[int] = set()
+    for number in range(count):
+        os.environ.update(RANK=str(number), LOCAL_RANK=str(number))
+        if (rank := os.fork()) == 0:
+            return number
+        ranks.add(rank)
+    while ranks:
+        rank, status = os.wait()
+        ranks.discard(rank)
+        if status:
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(os.waitstatus_to_exitcode(status))
+    sys.exit(0)
+
+
 if __name__ == "__main__":
+    number = rank_of(int(sys.argv[1]))
     for line in main():
-        if dist.get_rank() == 0:
+        if number == 0:
             print(json.dumps(line), flush=True)

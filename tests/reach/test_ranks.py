@@ -1,4 +1,4 @@
-"""torchrun: gradients under DistributedDataParallel, `edbc train` in ranks, and what happens when one of them fails."""
+"""Ranks: gradients under DistributedDataParallel, `edbc train` under torchrun, and what happens when one fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TREES = ["(3 (2 good) (3 fun))", "(1 bad)", "(2 (2 (2 not) (1 bad)) (2 at_all))"
 
 def test_gradients_of_ranks_are_those_of_one_process() -> None:
     """With ranks that reach no node of a cell, DDP's options, sparse tables, Join and DataLoader workers: 1e-12."""
-    ended = torchrun(2, HERE / "ddp_cases.py")
+    ended = ran(sys.executable, HERE / "ddp_cases.py", 2, env={"OMP_NUM_THREADS": "1"})
 
     assert ended.code == 0, ended.output
     found = {line["case"]: line["difference"] for line in map(json.loads, _objects(ended.output))}

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +40,23 @@ def words_of(node: ast.expr) -> str:
     return "{}"
 
 
-def sites() -> Iterator[tuple[str, str, str]]:
+@cache
+def sites() -> list[tuple[str, str, str]]:
     """Place, class and message of everything in the package that makes one of its errors."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-            if name in KINDS and isinstance(node, ast.Call) and node.args:
-                yield f"{path.relative_to(PACKAGE.parent)}:{node.lineno}", name, words_of(node.args[0])
-            if name in ("refuse", "_refuse") and isinstance(node, ast.Call) and node.args:
-                remedy = words_of(node.args[1]) if len(node.args) > 1 else "{}"
-                yield (
-                    f"{path.relative_to(PACKAGE.parent)}:{node.lineno}",
-                    "UnsupportedError",
-                    f"{words_of(node.args[0])}; {remedy}",
-                )
+    return [site for path in sorted(PACKAGE.rglob("*.py")) for site in sites_of(path)]
+
+
+def sites_of(path: Path) -> Iterator[tuple[str, str, str]]:
+    """Those of a file."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args):
+            continue
+        place, name = f"{path.relative_to(PACKAGE.parent)}:{node.lineno}", node.func.id
+        if name in KINDS:
+            yield place, name, words_of(node.args[0])
+        if name in ("refuse", "_refuse"):
+            remedy = words_of(node.args[1]) if len(node.args) > 1 else "{}"
+            yield place, "UnsupportedError", f"{words_of(node.args[0])}; {remedy}"
 
 
 def fits(entry: Refusal, kind: str, text: str) -> bool:
@@ -74,12 +78,11 @@ def test_every_raise_site_has_a_code() -> None:
 
 def test_no_entry_is_without_a_site() -> None:
     """Words of an entry are those of some message, so that none is left behind."""
-    found = list(sites())
     dead = [
         (entry.code, words)
         for entry in table()
         for words in entry.says
-        if not any(kind == entry.kind and words in text for _, kind, text in found)
+        if not any(kind == entry.kind and words in text for _, kind, text in sites())
         and not any(words in path.read_text() for path in PACKAGE.rglob("*.py") if path.parent.name != "refusals")
     ]
 

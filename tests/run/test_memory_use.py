@@ -9,6 +9,7 @@ import torch
 from bound import poison
 from helpers import bound, model_file
 from torch.profiler import ProfilerActivity, profile
+from zoo_names import shortest
 
 from edbc.capture.standins.standin import torch_dtype
 from edbc.run.passes.minibatch import MiniBatch
@@ -44,7 +45,7 @@ def net_of(name: str, size: int, **options: Any) -> tuple[Net, list[Any]]:
     """A model of the zoo with hidden size 32, bound to a plan made in memory, and made-up instances."""
     file = model_file(name)
     torch.manual_seed(0)
-    instances = list(file.sample(size, 3))
+    instances = shortest(list(file.sample(3 * size, 3)), size)
     return bound(file.build(hidden_size=32).eval(), instances, **options), instances
 
 

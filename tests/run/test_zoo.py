@@ -1,29 +1,22 @@
-"""Every model of the zoo through the native back end: eager's numbers at every batch size, at other sizes and in
-float64."""
+"""Every model of the zoo through the native back end, by a plan of other sizes and another dtype: eager's numbers at
+every batch size. `models/test_zoo_parity.py` has the committed plans, in float32."""
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from bound import plan_for
-from budget import PLAIN
 from zoo_names import DYNAMIC, RAGGED, short_instances
 
 from edbc.errors import StaleError, Unplanned
-from edbc.plan.plan import Plan
 from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
 from edbc.tools.parity import Eager, Parity
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-ZOO = DYNAMIC
-WHOLLY_NATIVE = (
-    "mv_rnn", "tree_lstm", "tree_gru", "tree_lstm_2type", "lattice_lstm", "lattice_gru", "bilstm_tagger", "lstm_nmt"
-)  # fmt: skip
 
 
 def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
@@ -31,14 +24,6 @@ def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
     known = file.config({})
     wanted = {"hidden_size": 16, "vocab_size": 40, "num_matrices": 10, **settings}
     return file, file.config({key: value for key, value in wanted.items() if key in known})
-
-
-@cache
-def planned(name: str) -> tuple[Plan, ModelFile, dict[str, Any], list[Any]]:
-    """A plan made at hidden size 16 in float32, and what it was made of."""
-    file, config = opened(name)
-    instances = short_instances(file, 22, 3, config)
-    return plan_for(file.build(config, 0), instances, rows=name in RAGGED), file, config, instances
 
 
 def require_parity(net: Net, batches: list[list[Any]]) -> None:
@@ -49,24 +34,15 @@ def require_parity(net: Net, batches: list[list[Any]]) -> None:
     parity.require()
 
 
-@pytest.mark.parametrize("name", ZOO)
-def test_equals_eager_at_all_batch_sizes(name: str) -> None:
-    """Mini-batches of 1, 5 and 16 instances in float32."""
-    plan, file, config, instances = planned(name)
-    net = Net(plan, file.build(config, 0))
-    require_parity(net, [instances[:1], instances[1:6], instances[6:]])
-    if name in WHOLLY_NATIVE and not PLAIN:
-        graph = net.mini_batch(instances).graph
-        assert all(net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types))
-
-
-@pytest.mark.parametrize("name", [name for name in ZOO if "hidden_size" in opened(name)[1]])
+@pytest.mark.parametrize("name", DYNAMIC)
 def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     """A plan made at hidden size 16 in float32 runs the model at 24 in float64: no cell is unknown, numbers are
-    eager's."""
-    plan, file, config, instances = planned(name)
+    eager's, in mini-batches of 1, 3 and 8."""
+    file, config = opened(name)
+    instances = short_instances(file, 12, 3, config)
+    plan = plan_for(file.build(config, 0), instances, rows=name in RAGGED)
     net = Net(plan, file.build({**config, "hidden_size": 24}, 0).double(), rebind=True)
-    require_parity(net, [instances[:10]])
+    require_parity(net, [instances[:1], instances[1:4], instances[4:]])
     graph = net.mini_batch(instances).graph
     counts = graph.counts()
     assert not [t.name for i, t in enumerate(graph.types) if i >= net.table.num_known and counts[i]]

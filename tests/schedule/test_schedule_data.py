@@ -99,8 +99,8 @@ def test_trees_chains_and_translation_reach_the_bound(batch: Batch, learned, nam
 def test_learned_tables_come_near_the_beam(
     batch: Batch, learned, name: str, to_beam: float, to_sufficient: float
 ) -> None:
-    """Over 16 unseen mini-batches: near a width-64 beam, well below the sufficient condition, few unseen states."""
-    graphs = [batch(name, 32, 16 + i) for i in range(16)]
+    """Over 8 unseen mini-batches: near a width-64 beam, well below the sufficient condition, few unseen states."""
+    graphs = [batch(name, 32, 16 + i) for i in range(8)]
     schedules = [run(graph, learned(name).policy) for graph in graphs]
     batches = [schedule.num_batches for schedule in schedules]
     best = [beam(graph).num_batches for graph in graphs]

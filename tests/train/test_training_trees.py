@@ -132,9 +132,9 @@ def test_memory_goes_back_to_the_pool() -> None:
 @pytest.mark.compiled
 @pytest.mark.long
 def test_memory_stays_flat() -> None:
-    """Two hundred steps over mini-batches of many shapes leave one idle buffer for values and one for gradients."""
+    """Sixty steps over mini-batches of many shapes leave one idle buffer for values and one for gradients."""
     net, _ = tree_net(9)
-    for seed in range(200):
+    for seed in range(60):
         random_loss(net(random_trees(seed, 1 + seed % 5))).backward()
     pools: list[Any] = [net.backend._pool, net.trainer.pool]  # type: ignore[attr-defined]
     assert [len(pool._idle) for pool in pools] == [1, 1]

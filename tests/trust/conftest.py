@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,22 @@ from chains import write_model
 
 import edbc as package
 
+FORKS = """
+import json, os, sys, tempfile
+import edbc.run.session
+from edbc.tools.cli import main
+told = []
+for command in json.loads(sys.argv[1]):
+    files = [tempfile.TemporaryFile() for _ in range(2)]
+    child = os.fork()
+    if not child:
+        for number, file in enumerate(files, 1):
+            os.dup2(file.fileno(), number)
+        main(command)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    told.append([code, *(os.pread(file.fileno(), 1 << 20, 0).decode() for file in files)])
+print(json.dumps(told))
+"""
 HEARS_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 
 
@@ -28,6 +45,21 @@ def start_edbc(repository: Path) -> Callable[..., subprocess.Popen[str]]:
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
     return start
+
+
+@pytest.fixture(scope="session")
+def run_in_forks(repository: Path) -> Callable[..., list[tuple[int, str, str]]]:
+    """Run commands one after the other, each in a fork of one process that has imported edbc after some lines of
+    Python: exit code, stdout and stderr of each."""
+    environment = {**os.environ, "PYTHONPATH": str(repository), "OMP_NUM_THREADS": "1"}
+
+    def run(prelude: str, *commands: tuple[object, ...]) -> list[tuple[int, str, str]]:
+        given = json.dumps([[*map(str, command)] for command in commands])
+        done = subprocess.run([sys.executable, "-c", f"{prelude}\n{FORKS}", given], capture_output=True, text=True,
+                              check=True, env=environment)  # fmt: skip
+        return [tuple(each) for each in json.loads(done.stdout)]
+
+    return run
 
 
 @pytest.fixture(scope="session")

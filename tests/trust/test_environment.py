@@ -139,19 +139,22 @@ def test_pickled_weights_are_refused(edbc, chain: Path) -> None:
 
 
 @pytest.mark.long
-def test_without_the_compiler_reference_runs_and_says_so(start_edbc, chain: Path) -> None:
+def test_without_the_compiler_reference_runs_and_says_so(run_in_forks, chain: Path) -> None:
     """Under NUMBA_DISABLE_JIT=1 the default is the reference back end, in one line of warning; who asks for native code
     is refused, exit 4."""
     switch_off = "import os; os.environ['NUMBA_DISABLE_JIT'] = '1'"
-    for command in (("run", chain, "--limit", 2, "--verify", "--format", "json"), ("explain", chain)):
-        process = start_edbc(*command, prelude=switch_off)
-        out, told = process.communicate()
-        assert process.returncode == 0, told
+    *others, refused = run_in_forks(
+        switch_off,
+        ("run", chain, "--limit", 2, "--verify", "--format", "json"),
+        ("explain", chain),
+        ("run", chain, "--backend", "cpu"),
+    )
+    for code, out, told in others:
+        assert code == 0, told
         assert "reference" in out
         warnings = [line for line in told.splitlines() if "Warning" in line]
         assert len(warnings) == 1
         assert "switched off (NUMBA_DISABLE_JIT): no native code, batches run call by call" in warnings[0]
-    process = start_edbc("run", chain, "--backend", "cpu", prelude=switch_off)
-    told = process.communicate()[1]
-    assert (process.returncode, "Traceback" in told) == (4, False)
+    code, _, told = refused
+    assert (code, "Traceback" in told) == (4, False)
     assert "--backend cpu: expected native code to run here, but numba's compiler is switched off" in told

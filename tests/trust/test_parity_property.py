@@ -215,7 +215,7 @@ def test_twice_is_bit_equal(seed: int, pool: list[bytes]) -> None:
 def test_the_universes_hold_what_they_promise() -> None:
     """Cells of every arity from 0 to 4, of several outputs and of mixed dtypes; shared and repeated operands."""
     arities, outputs, dtypes_met, repeated, shared = set(), set(), set(), 0, 0
-    for seed in range(20):
+    for seed in range(8):
         rng = random.Random(seed)
         pool = [rng.randbytes(CODE * LONGEST) for _ in range(POOL)]
         graph = graph_of(RandomModel(seed), pool)
@@ -231,5 +231,5 @@ def test_the_universes_hold_what_they_promise() -> None:
     assert arities >= {0, 1, 2, 3, 4}
     assert outputs >= {1, 2, 3}
     assert dtypes_met >= {"f64", "f32", "i64", "bool"}
-    assert repeated > 25
-    assert shared > 100
+    assert repeated > 10
+    assert shared > 40

@@ -468,7 +468,7 @@ def test_instances_that_were_moved_join_others() -> None:
 def test_memory(name: str) -> None:
     """At most 12 bytes for every node and operand."""
     file = model_file(name)
-    plain = file.sample(64, 3)
+    plain = file.sample(16, 3)
     net = bound(seeded(file.build, hidden_size=8), plain)
     captured = net.capture_all(plain)
 

@@ -144,7 +144,7 @@ def cells_of(net: Net) -> set[str]:
 def require_equal(model: nn.Module, instances: Sequence[Any]) -> Net:
     """Outputs and gradients in float64 of mini-batches of several sizes."""
     net = bound(model, instances[:8], cells="auto")
-    for size in (1, 7, len(instances)):
+    for size in (1, len(instances)):
         batch = list(instances[-size:])
         for got, expected in zip(net(batch), map(model, batch), strict=True):
             torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
@@ -421,7 +421,7 @@ def test_the_cheaper_choice_is_taken() -> None:
 
 
 ZOO = DYNAMIC
-QUICK = ("tree_lstm", "lstm_nmt", "neural_module_network", "query_plan_cost")
+QUICK = ("tree_lstm", "lstm_nmt", "neural_module_network", "tree_gru")
 
 
 @pytest.fixture(scope="module")

@@ -58,14 +58,14 @@ def instances(name: str, count: int, data_dir: Path | None = None) -> list[Any]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_made_up_instances_equal_eager(name: str) -> None:
-    """Batches of 1, 7 and 32 made-up instances."""
-    require_parity(seeded(example(name).build, 8), instances(name, 40))
+    """Batches of 1, 5 and 12 made-up instances."""
+    require_parity(seeded(example(name).build, 8), instances(name, 24))
 
 
 @pytest.mark.parametrize("name", NAMES[:2])
 def test_real_instances_equal_eager(name: str, data_dir: Path) -> None:
-    """Batches of 1, 7 and 32 trees of a treebank and cones of a circuit."""
-    require_parity(seeded(example(name).build, 8), instances(name, 32, data_dir))
+    """Batches of 1, 5 and 12 trees of a treebank and cones of a circuit."""
+    require_parity(seeded(example(name).build, 8), instances(name, 16, data_dir))
 
 
 def test_the_eager_version_computes_the_same(data_dir: Path) -> None:

@@ -42,10 +42,11 @@ def gradients(model: nn.Module, results: Any) -> list[torch.Tensor]:
 
 def require_eager(net: Net, model: nn.Module, instances: Sequence[Any], tolerance: float = 1e-5) -> None:
     """Equal shapes, numbers and gradients."""
-    for ours, theirs in zip(leaves(net(instances)), leaves([model(x) for x in instances]), strict=True):
+    results, expected = net(instances), [model(x) for x in instances]
+    for ours, theirs in zip(leaves(results), leaves(expected), strict=True):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
-    found, wanted = gradients(model, net(instances)), gradients(model, [model(x) for x in instances])
+    found, wanted = gradients(model, results), gradients(model, expected)
     scale = max([1.0, *(g.abs().max().item() for g in wanted)])
     for ours, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)

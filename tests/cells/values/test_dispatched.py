@@ -285,7 +285,7 @@ def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype)
             assert all(net.backend.runs_natively(t, net.kernel(k)) for k, t in enumerate(graph.types))
         require_eager(net)
         if dtype is torch.float64:
-            _, native, twin = both(net, INSTANCES, 2)
+            _, native, twin = both(net, INSTANCES[:2], 2)
             for ours, theirs in zip(native, twin, strict=True):
                 np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)
 

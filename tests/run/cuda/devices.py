@@ -12,6 +12,7 @@ import pytest
 import torch
 from bound import plan_for
 from torch import nn
+from zoo_names import short_instances
 
 from edbc.cells.parts import splittable
 from edbc.plan.plan import Plan
@@ -59,7 +60,7 @@ def on_device(plan: Plan, model: nn.Module, use_triton: bool = True) -> Net:
 def zoo_net(name: str, dtype: torch.dtype, use_triton: bool = True, count: int = 6) -> tuple[Net, list[Any]]:
     """A model of the zoo and instances for it."""
     file, config = opened(name)
-    instances = file.sample(count, 3, config)
+    instances = short_instances(file, count, 3, config)
     model = file.build(config, 0)
     return on_device(plan_for(model, instances, split=splittable), model.to(dtype), use_triton), instances
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cells import RandomCell
 from torch import nn
+from zoo_names import short_instances
 
 from edbc.capture.code.mark import cell
 from edbc.cells.parts import CORE, EAGER, PARTS, SplitCell
@@ -161,9 +162,10 @@ def test_random_cells_do_run_in_chunks() -> None:
         types = prepared.capture.graph.types
         several += any(types[kind].transient and count > 1 for kind, count in enumerate(batches.tolist()))
         shared += prepared.split is not None and any(v.cell.shares for v in prepared.split.variants.values())
+        if several >= 5 and shared >= 5:
+            return
 
-    assert several >= 5
-    assert shared >= 5
+    raise AssertionError(f"{several} have several chunks, {shared} share")
 
 
 @pytest.mark.usefixtures("always")
@@ -171,7 +173,7 @@ def test_random_cells_do_run_in_chunks() -> None:
 def test_random_cells_do_run_in_parts() -> None:
     """Some of the seeds above split cells, and some do not."""
     seen = set()
-    for seed in range(40):
+    for seed in range(12):
         instances = dags(seed)
         seen.add(frozenset(parts_in(bound(RandomDagModel(seed, 4), instances), instances)))
 
@@ -395,7 +397,7 @@ def test_words_of_the_zoo_run_first(name: str, backend: str, repository) -> None
     file = import_model_file(repository / "models" / f"{name}.py")
     config = file.config({**plan.model.config, "hidden_size": 32, "vocab_size": 50})
     model = file.build(config, 0)
-    instances = file.sample(3, 5, config)
+    instances = short_instances(file, 3, 5, config)
     net, unsplit = (Net(plan, model, backend=backend, rebind=True, split=split) for split in (True, False))
     assert EAGER in parts_in(net, instances)
     assert not parts_in(unsplit, instances)

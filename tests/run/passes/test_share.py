@@ -183,14 +183,14 @@ def test_shared_equals_unshared_equals_eager(seed: int, words: int, backend: str
 def test_most_of_the_seeds_above_share() -> None:
     """Nodes are shared there, inner ones too."""
     shared = inner = 0
-    for seed in range(20):
+    for seed in range(8):
         trees = few_words(seed, 3)
         prepared = net_for(RandomTreeModel(seed, 4), trees).prepare(trees)
         shared += prepared.shared_nodes > 0
         inner += prepared.shared_nodes > sum(str(trees).count(str(word)) for word in range(3))
 
-    assert shared == 20
-    assert inner > 5
+    assert shared == 8
+    assert inner > 2
 
 
 @pytest.mark.parametrize("front_end", ["record", "vertex"])
