@@ -8,13 +8,16 @@ Definitions.
 (1) A method or function is *closed* when all that its code reads is
     (a) its arguments, and what it makes itself;
     (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
-        and attributes that are plain (numbers, texts, torch functions, tuples, lists and dicts of them) and that no
-        code of the user's assigns outside of `__init__`; attributes of those in the same way (`self.config.size`);
+        and attributes that are absent, or plain (numbers, texts, torch functions, tuples, lists and dicts of them and
+        of modules whose calls are closed) and that no code of the user's assigns outside of `__init__`; attributes of
+        those in the same way (`self.config.size`);
     (c) global names of torch, of `math`, of built-in functions that only compute, of plain values, of closed
         functions, and of classes whose objects hold what they are given (`deque`, `nn.Sigmoid`, torch's distributions),
         which may be made;
-    and when it assigns to local variables only. What is not known to be so (`getattr`, `try`, `yield`, `super`, a list
-    of tensors kept on the module) makes it *open*, with the line and the reason: an `Obstacle`.
+    and when it assigns to local variables only. `getattr` and `hasattr` with a name that is written read that
+    attribute, which may be absent; `super().forward(x)` calls what it finds. What is not known to be so (`try`,
+    `yield`, a name that is made, a list of tensors kept on the module) makes it *open*, with the line and the reason:
+    an `Obstacle`.
 (2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s,
     and so is its code: while they find the same, it computes the same. What it reads of modules is held by
     `ModelView.require_unchanged`.
@@ -84,6 +87,8 @@ _CHANGING = frozenset(
     "add setdefault __setitem__ __delitem__ __iadd__ __next__ send".split()
 )
 """Methods of lists, dicts, sets and queues that change them; those of tensors with these names do not."""
+_CLASS = "__class__"
+"""The variable that `super()` without arguments reads."""
 _STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
 """Functions of torch that read or change what is no argument of theirs."""
 _MAKES = ("__init__", "__post_init__", "build")
@@ -408,7 +413,7 @@ class _Reading:
     def check(self) -> None:
         """Raise _Open for the first obstacle."""
         arguments = self.definition.args
-        if self.function.__code__.co_freevars:
+        if not {*self.function.__code__.co_freevars} <= {_CLASS}:
             self.refuse(self.definition, f"{self.definition.name} reads variables of a function around it")
         for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
             if not isinstance(default, ast.Constant):
@@ -436,6 +441,8 @@ class _Reading:
             self._attribute(node)
         elif isinstance(node, ast.Call) and _is_named(node.func, "isinstance"):
             self.visit(node.args[0])  # the classes only tell
+        elif isinstance(node, ast.Call) and self._gets_attribute(node):
+            self._got(node)
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
         elif isinstance(node, ast.AnnAssign):
@@ -462,11 +469,44 @@ class _Reading:
             self._walk(node, ast.unparse(node), self.module, names)
         elif isinstance(base, ast.Name) and base.id not in self.local:
             self._chain(node, base.id, names)
+        elif _is_super(base) and self.module is not None and len(names) == 1:
+            self._of_super(node, names[0])
         else:  # of a tensor, a nest, or a module that came out of one
             for name in names:
                 self._unassigned(node, name)
                 self.closed.require_named(name)
             self.visit(base)
+
+    def _gets_attribute(self, node: ast.Call) -> bool:
+        """Whether it is `getattr` or `hasattr` of a name that is written."""
+        is_one = _is_named(node.func, "getattr") or _is_named(node.func, "hasattr")
+        of_user = is_one and (node.func.id in self.local or node.func.id in self.function.__globals__)  # type: ignore[attr-defined]
+        is_written = len(node.args) in (2, 3) and isinstance(node.args[1], ast.Constant) and not node.keywords
+        return is_one and not of_user and is_written
+
+    def _got(self, node: ast.Call) -> None:
+        """Such a call: the attribute and the default."""
+        for default in node.args[2:]:
+            self.visit(default)
+        name = ast.literal_eval(node.args[1])
+        attribute = ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node)
+        self._attribute(attribute)
+
+    def _of_super(self, node: ast.AST, name: str) -> None:
+        """`super().forward`: what the class after this one has by the name."""
+        code, module = self.function.__code__, self.module
+        owner = self.function.__closure__[code.co_freevars.index(_CLASS)].cell_contents
+        classes = type(module).__mro__
+        kind = next((k for k in classes[classes.index(owner) + 1 :] if name in vars(k)), object)
+        item = vars(kind).get(name)
+        if type(item) is FunctionType and not _is_torchs(kind.__module__):
+            self.closed.look_ups.add(LookUp(vars(kind), name, item))
+            self.closed.require_function(item, module)
+        elif name != "forward" or kind in (nn.Module, object):
+            self.refuse(node, f"super().{name} is not known to compute")
+        else:  # of a layer of torch's
+            for part in module.children():  # type: ignore[union-attr]
+                self.closed.require_module(part)
 
     def _unassigned(self, node: ast.AST, name: str) -> None:
         if name in self.closed.assigned:
@@ -539,6 +579,13 @@ class _Reading:
                 self.closed.look_ups.add(LookUp(vars(kind), name, item))
                 return item, False
             break
+        else:
+            if not hasattr(module, name):  # it is asked for, or in a branch that is not taken
+                self._require_kept(node, None)
+                held = module._parameters, module._buffers, module._modules
+                for namespace in (*held, *map(vars, (module, *_classes_of(module)))):
+                    self.closed.look_ups.add(standing(namespace, name))
+                return None, True
         self.refuse(node, f"{ast.unparse(node)}: {name!r} is not known to stay as it is")
         return None, True
 
@@ -554,6 +601,11 @@ class _Reading:
         elif type(found) in (dict, list) and _is_of_plain(found):
             content = _Content(found)
             self.closed.look_ups.add(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
+            for item in content.known:
+                if isinstance(item, nn.Module):
+                    if not any(item is part for part in self.closed.model.modules()):
+                        self.refuse(node, f"{text} holds a module that is none of the model's")
+                    self.closed.require_module(item)
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             is_known = found in _CLASSES or found.__module__.startswith("torch.distributions.")
@@ -566,8 +618,9 @@ class _Reading:
 
 
 def _is_of_plain(found: Any) -> bool:
-    """Whether a dict or list holds what stays: plain values, and functions of torch."""
-    return len(found) <= MOST_ITEMS and all(isinstance(x, _PLAIN) or only_computes(x) for x in _items(found))
+    """Whether a dict or list holds what stays: plain values, modules, and functions of torch."""
+    stays = (isinstance(x, (nn.Module, *_PLAIN)) or only_computes(x) for x in _items(found))
+    return len(found) <= MOST_ITEMS and all(stays)
 
 
 @functools.cache
@@ -606,6 +659,10 @@ def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:
 
 def _is_named(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
+
+
+def _is_super(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _is_named(node.func, "super") and not node.args
 
 
 def _chain_of(node: ast.Attribute) -> tuple[ast.expr, tuple[str, ...]]:

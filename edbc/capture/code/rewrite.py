@@ -80,7 +80,7 @@ class LookUps:
             known = list(self._known.values())
             self._asked = [x.namespace.get for x in known], [x.name for x in known], [x.found for x in known]
         getters, names, found = self._asked
-        return all(map(operator.is_, map(operator.call, getters, names), found))
+        return all(map(operator.is_, map(operator.call, getters, names, itertools.repeat(_MISSING)), found))
 
     def first_broken(self) -> str | None:
         """What finds something else by now, for people; None where all hold."""
@@ -226,5 +226,6 @@ def _look_ups(path: list[str], is_enclosed: bool, scope: Scope) -> tuple[LookUp,
 
 
 def standing(namespace: Mapping[str, Any], name: str) -> LookUp:
-    """What stands there by that name now: of a class's static methods not what is got by asking it."""
+    """What stands there by that name now, which may be nothing: of a class's static methods not what is got by asking
+    it."""
     return LookUp(namespace, name, namespace.get(name, _MISSING))

@@ -85,6 +85,7 @@ class Net(nn.Module):
         self.memory, self.parts = [torch.ones(SIZE)], {"low": torch.ones(SIZE)}
         self.sizes, self.tags = [1, SIZE], {"start": 0, "stop": 1}
         self.names, self.steps, self.last = ("a", "b"), 3, 0.0
+        self.heads, self.strangers = [self.layers[0], self.other], [nn.Linear(SIZE, SIZE)]
         self.rules = nn.ParameterList(torch.ones(SIZE) for _ in range(2))
         self.named = nn.ParameterDict({"a": torch.ones(SIZE)})
 
@@ -125,6 +126,14 @@ class Net(nn.Module):
     def of_made_modules(self, x: Tensor) -> Tensor:
         halve = nn.Softmax(dim=0)
         return nn.Sigmoid()(halve(x) + nn.LeakyReLU(0.1)(x))
+
+    def of_lists_of_modules(self, x: Tensor) -> Tensor:
+        return torch.cat([head(x) for head in self.heads])
+
+    def of_attributes_by_name(self, x: Any) -> Tensor:
+        if getattr(self, "norm", None) is not None or hasattr(self.other, "norm"):
+            x = self.norm(x)
+        return getattr(self.other, "linear")(x.value if hasattr(x, "value") else x)  # noqa: B009
 
     def of_parameters_in_modules(self, x: Tensor) -> Tensor:
         return x * self.rules[1] + sum(self.rules) + self.named["a"]
@@ -202,8 +211,14 @@ class Net(nn.Module):
         print(x.shape)
         return x
 
-    def gets(self, x: Tensor) -> Tensor:
-        return getattr(self.other, "linear")(x)  # noqa: B009
+    def gets(self, x: Tensor, name: str) -> Tensor:
+        return getattr(self.other, name)(x)
+
+    def calls_strangers(self, x: Tensor) -> Tensor:
+        return sum(layer(x) for layer in self.strangers)
+
+    def gets_what_is_assigned(self, x: Tensor) -> Tensor:
+        return x * getattr(self, "last", 1.0)
 
     def recurses(self, x: Tensor, depth: int) -> Tensor:
         return x if depth == 0 else self.recurses(x, depth - 1)
@@ -237,7 +252,8 @@ class Net(nn.Module):
 
 MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
-          "of_parameters_in_modules", "of_static_methods", "of_distributions"]  # fmt: skip
+          "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
+          "of_static_methods", "of_distributions"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
@@ -259,7 +275,9 @@ OPEN = {
     "recurses_by_way_of": "recurses calls itself",
     "imports": "Import is more than a function of arguments needs",
     "generates": "Yield is more",
-    "uses_super": "reads variables of a function around it",
+    "calls_strangers": "self.strangers holds a module that is none of the model's",
+    "gets_what_is_assigned": "'last' is assigned outside of __init__",
+    "uses_super": "super().forward is not known to compute",
 }
 
 
@@ -380,6 +398,50 @@ def test_names_are_looked_up_again() -> None:
 
     assert not closed.look_ups.still_hold()
     assert closed.look_ups.first_broken() == "scale"
+
+
+@pytest.mark.parametrize("of", ["net", "other"])
+def test_attributes_that_were_absent_are_looked_for_again(of: str) -> None:
+    """What `getattr` and `hasattr` did not find may come."""
+    model = Net()
+    closed = Closed(model)
+    assert closed.obstacle(model, "of_attributes_by_name") is None
+    assert closed.look_ups.still_hold()
+
+    (model if of == "net" else model.other).add_module("norm", nn.LayerNorm(SIZE))
+
+    assert not closed.look_ups.still_hold()
+    assert closed.look_ups.first_broken() == "norm"
+
+
+class Above(Layer):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * 2
+
+
+class AboveTorch(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).tanh()
+
+
+class AboveAll(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + x
+
+
+class AboveCounts(Counts):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+def test_what_super_finds_is_read() -> None:
+    """A method of the user's further up, and a layer of torch's with what is in it."""
+    for model in (Above(), AboveTorch(SIZE, SIZE), AboveAll(Layer(), nn.Tanh())):
+        assert Closed(model).obstacle(model, "forward") is None
+    for model in (AboveCounts(), AboveAll(Layer(), Counts())):
+        obstacle = Closed(model).obstacle(model, "forward")
+        assert obstacle is not None
+        assert "self.calls is assigned" in obstacle.reason
 
 
 def test_methods_are_the_users() -> None:
