@@ -20,7 +20,8 @@ What a copy calls instead:
     what memory holds by chance is no graph that comes twice;
 (10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
 (11) of `super`: one whose methods are copies;
-(12) of `torch.LongTensor(numbers)`: what (4) makes.
+(12) of `torch.LongTensor(numbers)`: what (4) makes;
+(13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as numbers are drawn when nodes run.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -46,6 +47,7 @@ from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
+from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
@@ -177,6 +179,8 @@ class Copies:
         if any(found is constructor for constructor in CONSTRUCTORS):
             return _of_constructor(found)
         if type(found) is FunctionType or type(found) is BuiltinFunctionType:
+            if found.__name__ in rules.DROPOUTS and id(found) in overridable():
+                return _of_dropout(found)
             if id(found) in overridable():
                 return _of_builtin(found) if type(found) is BuiltinFunctionType else _of_function(found)
             copy = self.copy(found)
@@ -360,6 +364,21 @@ def _longs(*args: Any, **kwargs: Any) -> Any:
     if len(args) == 1 and not kwargs and (type(args[0]) is list or isinstance(args[0], Symbol)):
         return _of_constructor(torch.tensor)(args[0], dtype=torch.int64)
     return torch.LongTensor(*args, **kwargs)
+
+
+@cache
+def _of_dropout(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(13)."""
+    name, record = func.__name__, _of_function(func) if type(func) is FunctionType else _of_builtin(func)
+
+    def drop(*args: Any, **kwargs: Any) -> Any:
+        watcher: Any = watcher_of_thread()
+        if watcher is not None and args and not rules.is_off(name, args, kwargs):
+            first = with_tensors(args[:1])[0]
+            args = (watcher.as_value(first) if type(first) is torch.Tensor else first), *args[1:]
+        return record(*args, **kwargs)
+
+    return drop
 
 
 @cache
