@@ -3,7 +3,8 @@
 Native code computes a row by itself: sums have one order, whatever number of rows there is (`kernels.microkernel`,
 `kernels.formulas`), and reductions go through a node's items in their order. What is left:
 
-(1) Products by the library, and types that torch runs, which take other paths for other numbers of rows.
+(1) Products by the library, and types that torch runs, which take other paths for other numbers of rows; not functions
+    of runs (`cells.rows.segmented`), which compute a node by itself.
 (2) Cells that may run in parts (`cells.split`). The eager half is the beginning of the sum that the whole cell
     computes, and the core goes on from there: the same bits, where the eager operand comes first in its product. Where
     it does not, parts add in another order, and whether a cell runs in parts depends on the mini-batch.
@@ -17,6 +18,7 @@ from typing import Any
 from edbc.base.graph import NodeType
 from edbc.cells.kernels.products import OWN
 from edbc.cells.program import Copy, Product, Program, Span
+from edbc.cells.rows.segmented import RunKernel
 from edbc.run.backend import Backend
 from edbc.run.passes.eagerparts import Splittable
 
@@ -32,7 +34,7 @@ def of_backend(backend: Backend) -> str | None:
 def in_torch(backend: Backend, types: Sequence[tuple[NodeType, Any]]) -> Iterator[str]:
     """A line for every type that torch runs, of types and their kernels."""
     for node_type, kernel in types:
-        if not backend.runs_natively(node_type, kernel):
+        if not backend.runs_natively(node_type, kernel) and not isinstance(kernel, RunKernel):
             yield f"{node_type.name} runs in torch: its last bits may depend on the mini-batch"
 
 

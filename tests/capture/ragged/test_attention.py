@@ -17,6 +17,7 @@ from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
 from torch import nn
 
 from edbc.cells.rows.attentionloop import attend, attend_back
+from edbc.run.session import Stats
 
 
 class OfWords(nn.Module):
@@ -124,6 +125,10 @@ def test_attention_in_float64_and_where_passes_are_checked(kind: type[nn.Module]
     model, rng = kind().double().eval(), Random(1)
     net = bound(model, [sentence(rng) for _ in range(5)], rows=True)
     require_eager(net, model, [sentence(rng) for _ in range(6)], 1e-10)
+    stats = Stats()
+    _, ran = net.run([sentence(rng)], stats)
+    assert not [*net.depends_on_company(ran)]
+    assert {str(path) for path in stats.paths.values()} == {"native"}
 
 
 @settings(max_examples=25, deadline=None)
