@@ -180,7 +180,7 @@ class Plan:
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Patterns of the graph that are one type, by its name: their lines (`edbc.base.pattern`)."""
     ragged: tuple[str, ...] = ()
-    """Value classes whose leading size differs between instances (`edbc.capture.ragged`): `f32[n,64]`."""
+    """Value classes one size of which differs between instances (`edbc.capture.ragged`): `f32[n,64]`."""
     reads: tuple[str, ...] = ()
     """Lines that read values of recorded tensors (`edbc.capture.forward.fibers`): `file:line`."""
     costs: dict[str, BatchCost] = field(default_factory=dict)

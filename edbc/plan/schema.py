@@ -221,7 +221,7 @@ REQUIREMENT = Text(
     "a requirement such as torch>=2.8", r"[A-Za-z][A-Za-z0-9_.-]*[<>=!~]=[0-9][0-9A-Za-z.,<>=!~*+]*", 200
 )
 
-RAGGED = Text("a class of n rows such as f32[n,64]", r"[a-z]+[0-9]*\[n(,[0-9]{1,9}){0,20}\]", 200)
+RAGGED = Text("a class of n rows such as f32[n,64]", r"[a-z]+[0-9]*\[([0-9]{1,9},){0,20}n(,[0-9]{1,9}){0,20}\]", 200)
 
 MEMBERS = ListOf(Text("a member of a pattern", r"[ -~]+", 4_000), 64, least=2, block=True)
 

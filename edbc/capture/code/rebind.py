@@ -21,7 +21,7 @@ What a copy calls instead:
 (10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
 (11) of `super`: one whose methods are copies;
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
-(13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as numbers are drawn when nodes run.
+(13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.

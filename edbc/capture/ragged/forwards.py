@@ -170,8 +170,8 @@ def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
         read = _Read(rec, False)
         read.take(instance)
         for leaf in read.leaves if read.key is not None else ():
-            if type(leaf) is torch.Tensor and leaf.ndim and leaf.is_floating_point():
-                rec.note_size(len(leaf), leaf.shape[1:], leaf.dtype)
+            if type(leaf) is torch.Tensor and leaf.is_floating_point():
+                rec.note_sizes(leaf)
 
 
 class _Brought:
@@ -179,8 +179,8 @@ class _Brought:
 
     def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]]):
         self.rec, self.count = rec, len(leaves)
-        self.rows: list[tuple[Sequence[torch.Tensor], Ints]] = []
-        """Of each leaf of rows, those of all instances, and how many each has."""
+        self.rows: list[tuple[Sequence[torch.Tensor], int, Ints]] = []
+        """Of each leaf of rows, those of all instances, the dimension that they stand along, how many each has."""
         self.values: list[Sequence[torch.Tensor]] = []
         self.indices: list[Numbers] = []
         """With an array of one item per instance in each field but the last; offsets count from 0."""
@@ -189,14 +189,14 @@ class _Brought:
             first = column[0]
             if type(first) is list or first.dtype is torch.int64:
                 self.indices += _numbers(_vectors(column), next(of_leaf))
-            elif first.ndim and rec.is_ragged(first):
-                self.rows.append((column, next(of_leaf)))
+            elif (at := rec.place_of_rows(first.shape, first.dtype)) >= 0:
+                self.rows.append((column, at, next(of_leaf)))
             else:
                 self.values.append(column)
 
     def fits(self, known: KeptCall) -> Any:
         """Definition (2): which instances do."""
-        sizes: list[Any] = [size for _, size in self.rows] + [1] * len(self.values)
+        sizes: list[Any] = [size for *_, size in self.rows] + [1] * len(self.values)
         sizes += [numbers.size for numbers in self.indices]
         fit = np.ones(self.count, np.bool_)
         for extra in known.extras:
@@ -211,12 +211,13 @@ class _Brought:
     def runs(self, known: KeptCall) -> list[list[int]]:
         """The arguments of each instance's run; what they name is recorded."""
         rec, flat = self.rec, list[Any]()
-        for tensors, size in self.rows:
+        for tensors, at, size in self.rows:
             is_apart = len(set(map(id, tensors))) < len(tensors)  # equal ones stay one
             if is_apart:
-                flat += [constant_rows_of(rec, tensor, 0, False).refs.start for tensor in tensors], -1, size
+                flat += [constant_rows_of(rec, tensor, at, False).refs.start for tensor in tensors], -1, size
             else:
-                flat += rec.constant_rows(torch.cat(list(tensors))).start - _begins(size), -1, size
+                joined = torch.cat([tensor.movedim(at, 0) for tensor in tensors] if at else list(tensors))
+                flat += rec.constant_rows(joined).start - _begins(size), -1, size
         for tensors in self.values:
             flat += [rec.constant(tensor).ref for tensor in tensors], 0, 1
         held = [rec.hold(numbers.array, False).offset + numbers.offset for numbers in self.indices]
@@ -356,9 +357,10 @@ class _Read:
             return 0 < count <= MOST_VECTORS
         if not dtype.is_floating_point:
             return False
-        if shape and self.rec.has_rows(shape[1:], dtype):
-            self.sizes.append(shape[0])
-            self.parts += Ragged, dtype, item.requires_grad, shape[1:]
+        at = self.rec.place_of_rows(shape, dtype)
+        if at >= 0:
+            self.sizes.append(shape[at])
+            self.parts += Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]
         else:
             self.parts += torch.Tensor, dtype, item.requires_grad, shape
         return True
@@ -387,8 +389,8 @@ def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
             found = vectors_of(rec, leaf)
             assert found is not None
             given.indices.extend(found[0])
-        elif leaf.ndim and rec.is_ragged(leaf):
-            given.rows.append(constant_rows_of(rec, leaf, 0, False))
+        elif (at := rec.place_of_rows(leaf.shape, leaf.dtype)) >= 0:
+            given.rows.append(constant_rows_of(rec, leaf, at, False))
         else:
             given.values.append(rec.constant(leaf).ref)
     return given
@@ -408,7 +410,7 @@ class _Shown(Shown):
             if type(leaf) is list or leaf.dtype is torch.int64:
                 vectors = [next(indices) for _ in range(_num_vectors(leaf))]
                 self.sizes.append(vectors[0].triple)
-            elif leaf.ndim and rec.is_ragged(leaf):
+            elif rec.place_of_rows(leaf.shape, leaf.dtype) >= 0:
                 self.sizes.append(triple(next(rows).refs))
 
     def of_tensor(self, item: torch.Tensor) -> Any:

@@ -276,7 +276,7 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -
     rows = adopted(rec, item)
     if type(rows) is Ragged:
         given.rows.append(rows)
-        parts += Ragged, rows.row, 0
+        parts += Ragged, rows.row, rows.at
         return True
     if type(item) is Made or not item.is_floating_point():
         return False
@@ -312,7 +312,7 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
 def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers]) -> Any:
     """An argument as code that is being kept gets it."""
     kind = type(item)
-    if kind is torch.Tensor or (kind is Made and rec.is_ragged(item)):
+    if kind is torch.Tensor or (kind is Made and rec.place_of_rows(item.shape, item.dtype) >= 0):
         return symbolic_tensor(rec, item, rows, indices)
     if kind is Ragged:
         return next(rows)
@@ -328,7 +328,7 @@ def symbolic_tensor(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: I
     if item.dtype is torch.int64:
         along = along_of(item.shape)
         return Index(rec, item, tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along])), along)
-    return next(rows) if item.ndim and rec.is_ragged(item) else rec.constant(item)
+    return next(rows) if rec.place_of_rows(item.shape, item.dtype) >= 0 else rec.constant(item)
 
 
 BY_SIZES, NOT_KEPT = "by sizes", "not kept"

@@ -1,6 +1,7 @@
 """Products with ragged operands.
 
-(1) Rows with a matrix that all share: a product of each row.
+(1) Rows with a matrix, or a batch of them, that all share: a product of each row. Columns too, where the right operand
+    is ragged along its last dimension.
 (2) Ragged batches of matrices: the product of each.
 (3) Over the ragged dimension, `weights.T @ rows`: the sum of each row's outer product.
 (4) With a matrix of the instance's (an adjacency): each row of the result is the sum of the rows that the matrix has
@@ -9,14 +10,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 
 from edbc.capture.ragged.across import reduce_rows
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import is_tensor, rows_of
 from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.standins.standin import Shared
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
 
 MOST_TERMS = 8
 """Numbers of a matrix of the instance's per row, on average, from which the product is one of whole matrices."""
@@ -30,12 +37,12 @@ def product(call: Call) -> Any:
     if type(left) is Ragged and type(right) is Ragged:
         return _of_two(call, left, right)
     if type(left) is Ragged:
-        if left.behind == 2 and right.ndim <= 2:
-            return call.of_rows((left, right), {}, left.at, torch.matmul)
+        if left.behind == 2:
+            return _of_rows(call, left, right)
         return _of_batches(call, left, right, left.behind) if left.behind > 2 else NotImplemented
     if right.behind > 2:
         return _of_batches(call, left, right, right.behind)
-    return _by_instance(call, left, right)
+    return _of_columns(call, left, right) if right.at and right.behind == 1 else _by_instance(call, left, right)
 
 
 def _of_two(call: Call, left: Ragged, right: Ragged) -> Any:
@@ -45,6 +52,31 @@ def _of_two(call: Call, left: Ragged, right: Ragged) -> Any:
     if left.behind == 1 and right.behind == over and len(left.refs) == len(right.refs):
         return _over_rows(call, left, right)
     return NotImplemented
+
+
+def _of_rows(call: Call, left: Ragged, right: Any) -> Any:
+    """Definition (1)."""
+    if right.ndim <= 2:
+        return call.of_rows((left, right), {}, left.at, torch.matmul)
+    at, rec = max(left.ndim, right.ndim) - 2, call.rec
+    if left.ndim == 2 and type(right) is Shared:  # one matrix of all: (h, k, m) as (h * m, k)
+        matrix = right.transpose(-2, -1).flatten(0, -2)
+        shape = (*right.shape[:-2], right.shape[-1])
+        return each_row(rec, [left], lambda row: rec.function(F.linear, (row, matrix), {}).unflatten(-1, shape), at)
+
+    def one(row: Any) -> Any:
+        return rec.function(torch.matmul, (row.unsqueeze(-2), right), {}).squeeze(-2)
+
+    return each_row(rec, [left], one, at)
+
+
+def _of_columns(call: Call, left: Any, right: Ragged) -> Any:
+    """Definition (1)."""
+
+    def one(column: Any) -> Any:
+        return call.rec.function(torch.matmul, (left, column.unsqueeze(-1)), {}).squeeze(-1)
+
+    return each_row(call.rec, [right], one, max(left.ndim - 1, right.ndim - 1))
 
 
 def _of_batches(call: Call, left: Any, right: Any, place: int) -> Any:
@@ -74,19 +106,39 @@ def _by_instance(call: Call, left: Any, right: Ragged) -> Any:
     """Definition (4)."""
     if type(left) is not torch.Tensor or left.ndim != 2 or right.at or left.requires_grad or right.ndim > 2:
         return NotImplemented
-    matrix = left.to_dense() if left.layout is not torch.strided else left
-    rows, columns = (x.tolist() for x in matrix.nonzero(as_tuple=True))
-    if matrix.shape[1] != len(right.refs) or matrix.dtype is not right.dtype or not rows:
+    of = _nonzeros(call.rec, left)
+    if left.shape[1] != len(right.refs) or left.dtype is not right.dtype:
         return NotImplemented
-    if len(rows) > MOST_TERMS * sum(matrix.shape):
+    if not 0 < len(of.rows) <= MOST_TERMS * sum(left.shape):
         return NotImplemented
-    terms = right.take(columns)
-    factors = matrix[matrix != 0]
-    if bool((factors != 1).any()):
-        scalars = rows_of(call.rec, factors.contiguous(), 0)
+    terms = right.take(of.columns)
+    if of.factors is not None:
+        scalars = rows_of(call.rec, of.factors, 0)
         terms = each_row(call.rec, [terms, scalars], lambda row, factor: row * factor, 0)
-    zeros = torch.zeros((matrix.shape[0], *right.row.shape), dtype=right.dtype)
-    return call.rec.function(torch.index_add, (zeros, 0, torch.tensor(rows), terms), {})
+    zeros = torch.zeros((left.shape[0], *right.row.shape), dtype=right.dtype)
+    return call.rec.function(torch.index_add, (zeros, 0, of.rows, terms), {})
+
+
+class _Nonzeros(NamedTuple):
+    """Where a matrix has numbers, row by row, and these where they are not all 1."""
+
+    matrix: torch.Tensor
+    rows: torch.Tensor
+    columns: np.ndarray
+    factors: torch.Tensor | None
+
+
+def _nonzeros(rec: Recorder, matrix: torch.Tensor) -> _Nonzeros:
+    """Read once for all products of a mini-batch."""
+    key = id(matrix), 0 if matrix.is_inference() else matrix._version
+    known: _Nonzeros | None = rec.nonzeros.get(key)
+    if known is None:
+        dense = matrix.to_dense() if matrix.layout is not torch.strided else matrix
+        rows, columns = dense.nonzero(as_tuple=True)
+        factors = dense[rows, columns]
+        is_all_one = bool((factors == 1).all())
+        known = rec.nonzeros[key] = _Nonzeros(matrix, rows, columns.numpy(), None if is_all_one else factors)
+    return known
 
 
 def added(call: Call) -> Any:

@@ -115,24 +115,26 @@ def adopted(rec: Recorder, item: Any) -> Any:
         item = rec.books.stand_in(item)
         if type(item) is not torch.Tensor:
             return item
-    return rows_of(rec, item, 0) if rec.is_ragged(item) else item
+    at = rec.place_of_rows(item.shape, item.dtype)
+    return item if at < 0 else rows_of(rec, item, at)
 
 
 def _rows_of_made(rec: Recorder, made: Made) -> Any:
     """A description (`standins.made`) as rows, where its class is ragged."""
     described, known = made.described, made.as_rows
-    if not described.shape or not described.shape[0] or not rec.is_ragged(described):
+    at = rec.place_of_rows(described.shape, described.dtype)
+    if at < 0 or not described.shape[at]:
         return made
     if known is None or known.rec is not rec or known.refs.start < rec.first_value:
-        known = made.as_rows = rows_described(rec, described)
+        known = made.as_rows = rows_described(rec, described, at=at)
     return known
 
 
-def rows_described(rec: Recorder, described: Description, like: Triple | None = None) -> Ragged:
+def rows_described(rec: Recorder, described: Description, like: Triple | None = None, at: int = 0) -> Ragged:
     """A constant that forward makes (`standins.made`) as equal rows, as many as there are of others, if any."""
-    row = described.of_row()
+    row = described.of_row(at)
     value = rec.shared_constant(row.key, row.make)
-    return Ragged(rec, filled(rec, value.ref, described.shape[0], like), value.slot)
+    return Ragged(rec, filled(rec, value.ref, described.shape[at], like), value.slot, at)
 
 
 def plain(ragged: Ragged) -> Ragged:

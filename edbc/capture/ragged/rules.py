@@ -26,7 +26,7 @@ from edbc.capture.ragged.kept import Given, is_keyed, keep, may_keep
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
 from edbc.capture.ragged.symbols import Index, Spread
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
@@ -157,11 +157,35 @@ def _num_normalized(call: Call) -> int:
     return 1 if isinstance(shape, int) else len(shape)
 
 
+def _batch_norm(call: Call) -> Any:
+    """`F.batch_norm(rows, mean, var, weight, bias)` with the statistics that are given: of each row, whose channels are
+    its first dimension."""
+    names = "input running_mean running_var weight bias training momentum eps".split()
+    given = {name: call.given(i, name, None) for i, name in enumerate(names)}
+    rows, mean, variance = given["input"], given["running_mean"], given["running_var"]
+    if type(rows) is not Ragged or rows.at or rows.ndim < 2 or given["training"] or call.num_ragged != 1:
+        return NotImplemented
+    function, ones = call.rec.function, (1,) * (rows.ndim - 2)
+
+    def of_channel(tensor: Any) -> Any:
+        return tensor.view(-1, *ones) if ones else tensor
+
+    def one(row: Any) -> Any:
+        scale = function(torch.rsqrt, (function(torch.add, (of_channel(variance), given["eps"]), {}),), {})
+        if given["weight"] is not None:
+            scale = function(torch.mul, (of_channel(given["weight"]), scale), {})
+        result = function(torch.mul, (function(torch.sub, (row, of_channel(mean)), {}), scale), {})
+        return result if given["bias"] is None else function(torch.add, (result, of_channel(given["bias"])), {})
+
+    return each_row(call.rec, [rows], one, 0)
+
+
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_ALONG, along),
     "linear": _of_last(lambda _: 1),
     "layer_norm": _of_last(_num_normalized),
     "rms_norm": _of_last(_num_normalized),
+    "batch_norm": _batch_norm,
     **dict.fromkeys("zeros_like ones_like full_like".split(), _like),
     **dict.fromkeys("new_zeros new_ones new_full".split(), _new),
     **dict.fromkeys(rules.DROPOUTS, _kept),

@@ -16,11 +16,11 @@ Definitions.
 (4) Where no rule knows a call, the rows are stacked, by a node of a type per size, and the call is recorded as one of
     such a value: `Recorder.stacked` tells which calls.
 
-(5) A *ragged class* is a value class whose leading size is a symbol, `f32[n,64]`: rows of `f32[64]`, as many as the
-    instance brings. A class is ragged when its leading size differs within the sample that a model is compiled on: of
-    rows looked up by a list or tensor of indices, of lists that forward stacks, of tensors that the instance brings, of
-    slices of parameters. Compiling decides, and the plan states it; a size that is the same everywhere (heads, gates,
-    channels) stays a number.
+(5) A *ragged class* is a value class with one size that is a symbol, `f32[n,64]`: rows of `f32[64]`, as many as the
+    instance brings. A class is ragged when that size differs within the sample that a model is compiled on: the leading
+    one of rows looked up by a list or tensor of indices, of lists that forward stacks and of slices of parameters, any
+    one of a tensor that the instance brings, as `f32[1,n,64]` is a batch of one. Compiling decides, and the plan states
+    it; a size that is the same everywhere (heads, gates, channels) stays a number.
 
 Related: jagged tensors of torch.nested and TensorFlow's RaggedTensor keep rows of a whole batch as one matrix; here
 rows belong to instances until the schedule joins them, so sizes may be anything, and control flow too.
@@ -28,7 +28,7 @@ rows belong to instances until the schedule joins them, so sizes may be anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 SYMBOL = "n"
 Sizes = dict[str, set[int]]
-"""Leading sizes met, by class."""
+"""Sizes met in the place of the symbol, by class."""
 
 
-def ragged_class(row_shape: Iterable[int], dtype: torch.dtype) -> str:
-    """The class of any number of rows: `f32[n,64]`."""
-    return f"{dtype_name(dtype)}[{','.join([SYMBOL, *map(str, row_shape)])}]"
+def ragged_class(row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> str:
+    """The class of any number of rows along dimension `at`: `f32[n,64]`."""
+    return f"{dtype_name(dtype)}[{','.join([*map(str, row_shape[:at]), SYMBOL, *map(str, row_shape[at:])])}]"
 
 
 def varying(sizes: Mapping[str, set[int]]) -> tuple[str, ...]:

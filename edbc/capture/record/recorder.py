@@ -249,6 +249,7 @@ class Recorder:
         "next_value",
         "no_nodes",
         "nodes_of_runs",
+        "nonzeros",
         "num_runs",
         "numbers",
         "parts",
@@ -546,6 +547,8 @@ class Recorder:
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Constants that require gradients, and their copies."""
         self.ragged_constants: dict[Any, tuple[torch.Tensor, Ragged]] = {}
+        self.nonzeros: dict[Any, Any] = {}
+        """What products with matrices of the instance's read of those (`ragged.products`)."""
 
     def let_go(self) -> None:
         """When forward has run: `forget_externals`, and no gradient for leaves that forward made and nobody has any
@@ -740,8 +743,8 @@ class Recorder:
 
     def _new_constant(self, tensor: torch.Tensor) -> Value:
         key = tensor.shape, tensor.dtype
-        if self.sizes is not None and tensor.ndim:
-            self.note_size(tensor.shape[0], tensor.shape[1:], tensor.dtype)
+        if self.sizes is not None:
+            self.note_sizes(tensor)
         known = self._constants_of_class.get(key)
         if known is None:
             source, slot = self._class_of_constant.get(key) or self._new_class_of_constant(key, tensor)
@@ -819,10 +822,16 @@ class Recorder:
         self.last_external -= count
         return range(first, first - count, -1)
 
-    def note_size(self, size: int, row_shape: Sequence[int], dtype: torch.dtype) -> None:
-        """Where leading sizes are asked for, note one (`capture.ragged`)."""
+    def note_size(self, size: int, row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> None:
+        """Where sizes are asked for, note one (`capture.ragged`)."""
         if self.sizes is not None:
-            self.sizes.setdefault(ragged_class(row_shape, dtype), set()).add(size)
+            self.sizes.setdefault(ragged_class(row_shape, dtype, at), set()).add(size)
+
+    def note_sizes(self, tensor: torch.Tensor) -> None:
+        """Those of a tensor of the instance's."""
+        shape = tuple(tensor.shape)
+        for at, size in enumerate(shape):
+            self.note_size(size, shape[:at] + shape[at + 1 :], tensor.dtype, at)
 
     def note_stacked(self, name: str) -> None:
         """A function takes a ragged value whole: a type per size."""
@@ -1075,12 +1084,19 @@ class Recorder:
         return range(first, first - count, -1)
 
     def is_ragged(self, tensor: Any) -> bool:
-        """Whether a tensor is of a ragged class."""
+        """Whether a tensor is of a ragged class along its first dimension."""
         return self.has_rows(tensor.shape[1:], tensor.dtype)
 
-    def has_rows(self, row_shape: Sequence[int], dtype: torch.dtype) -> bool:
-        """Whether tensors of such rows are."""
-        key = row_shape, dtype
+    def place_of_rows(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        """The first dimension along which tensors of a shape are of a ragged class; -1 where they are of none."""
+        for at in range(len(shape)):
+            if self.has_rows(shape[:at] + shape[at + 1 :] if at else shape[1:], dtype, at):  # type: ignore[operator]
+                return at
+        return -1
+
+    def has_rows(self, row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> bool:
+        """Whether tensors of such rows along a dimension are."""
+        key = row_shape, dtype, at
         known = self.is_of_ragged.get(key)
         if known is None:
             known = self.is_of_ragged[key] = self.table.is_class_among(ragged_class(*key), self.ragged)

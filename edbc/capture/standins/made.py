@@ -66,9 +66,9 @@ class Description(NamedTuple):
         """The tensor."""
         return self.function(self.shape, *self.given, dtype=self.dtype, device="cpu")
 
-    def of_row(self) -> Description:
-        """Each of its rows, which are equal."""
-        return self._replace(shape=self.shape[1:])
+    def of_row(self, at: int = 0) -> Description:
+        """Each of its rows along a dimension, which are equal."""
+        return self._replace(shape=self.shape[:at] + self.shape[at + 1 :])
 
 
 class _Asked:

@@ -61,16 +61,19 @@ def _written(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[in
     if not _is(weights, "softmax") or not weights.args or weights.kwargs.keys() - {"dim"}:
         return None
     ndim = ndims[value]
-    dims = [*weights.args[1:], *weights.kwargs.values()]
-    if len(dims) != 1 or dims[0] not in (-1, ndim - 1):
+    dims = [*weights.args[1:2], *[value for key, value in weights.kwargs.items() if key == "dim"]]
+    is_cast = len(weights.args) > 3 or weights.kwargs.get("dtype") is not None
+    if is_cast or len(dims) != 1 or dims[0] not in (-1, ndim - 1):
         return None
     scores, causal = _unmasked(weights.args[0])
     scale = 1.0
     while _is(scores, "mul", "div", "true_divide", "multiply", "divide") and len(scores.args) == 2:
-        if not isinstance(scores.args[1], int | float) or scores.kwargs:
+        is_product = scores.name.startswith("mul")
+        inner, number = scores.args[::-1] if is_product and type(scores.args[1]) is Apply else scores.args
+        if not isinstance(number, int | float) or scores.kwargs:
             return None
-        scale = scale * scores.args[1] if scores.name.startswith("mul") else scale / scores.args[1]
-        scores = scores.args[0]
+        scale = scale * number if is_product else scale / number
+        scores = inner
     if not _is(scores, "matmul", "bmm", "mm") or not all(type(x) is Hole for x in scores.args) or len(scores.args) != 2:
         return None
     query, key = (x.index for x in scores.args)

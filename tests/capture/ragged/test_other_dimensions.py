@@ -1,0 +1,115 @@
+"""Ragged dimensions that are not the first one: batches of one, channels first, heads."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rowparity import HIDDEN, of_model
+from torch import nn
+
+HEADS = 2
+
+
+def points(rng: Random) -> torch.Tensor:
+    """A batch of one set."""
+    count = rng.randint(1, 9)
+    return torch.tensor([rng.gauss(0, 1) for _ in range(3 * count)]).view(1, count, 3)
+
+
+class SetAttention(nn.Module):
+    """Attention of heads that were cut out by `split` and put side by side by `cat` (Lee et al., "Set Transformer",
+    2019), of a set to itself, of learned points to it and of it to them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(3, HIDDEN), nn.Linear(HIDDEN, 2)
+        self.query, self.key, self.value = (nn.Linear(HIDDEN, HIDDEN) for _ in range(3))
+        self.inducing = nn.Parameter(torch.randn(1, 3, HIDDEN))
+
+    def attend(self, of: torch.Tensor, to: torch.Tensor) -> torch.Tensor:
+        parts = self.query(of), self.key(to), self.value(to)
+        query, key, value = (torch.cat(x.split(HIDDEN // HEADS, 2), 0) for x in parts)
+        weights = torch.softmax(query.bmm(key.transpose(1, 2)) / math.sqrt(HIDDEN), 2)
+        return torch.cat((query + weights.bmm(value)).split(of.size(0), 0), 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.up(x)
+        few = self.attend(self.inducing.repeat(x.size(0), 1, 1), x)
+        return self.down(self.attend(self.attend(x, few), x)).sum(1)
+
+
+class Heads(nn.Module):
+    """Weights of each head as one parameter, scores scaled from the left, and batch norm of all rows (Kool et al.,
+    "Attention, Learn to Solve Routing Problems!", 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.Linear(3, HIDDEN), nn.BatchNorm1d(HIDDEN)
+        self.weights = nn.ParameterList([torch.randn(HEADS, HIDDEN, HIDDEN // HEADS) / 3 for _ in range(3)])
+        self.out = nn.Parameter(torch.randn(HEADS, HIDDEN // HEADS, HIDDEN) / 3)
+        nn.init.uniform_(self.norm.running_mean)  # type: ignore[arg-type]
+        nn.init.uniform_(self.norm.running_var, 0.5, 2)  # type: ignore[arg-type]
+
+    def forward(self, x: torch.Tensor) -> Any:
+        count = x.size(1)
+        h = self.up(x.view(-1, 3)).view(1, count, -1)
+        flat = h.contiguous().view(-1, HIDDEN)
+        query, key, value = (torch.matmul(flat, w).view(HEADS, 1, count, -1) for w in self.weights)
+        heads = torch.matmul(torch.softmax(0.5 * torch.matmul(query, key.transpose(2, 3)), dim=-1), value)
+        mixed = torch.mm(heads.permute(1, 2, 0, 3).contiguous().view(-1, HIDDEN), self.out.view(-1, HIDDEN))
+        h = h + mixed.view(1, count, HIDDEN)
+        h = self.norm(h.view(-1, HIDDEN)).view(*h.size())
+        return h, h.mean(dim=1)
+
+
+class Channels(nn.Module):
+    """Channels before positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window, self.norm = nn.Conv1d(3, HIDDEN, 3, padding=1), nn.BatchNorm1d(HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.norm(self.window(x.transpose(1, 2)).transpose(1, 2).squeeze(0))
+        return torch.relu(h).amax(0)
+
+
+class FirstOfTwo(nn.Module):
+    """Rows of what is no batch of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(3, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.up(torch.cat([x, x]).view(2, -1, 3)[0]).tanh().mean(0), self.up(x.view(-1, 3)).sum(0)
+
+
+@pytest.mark.parametrize("model", [SetAttention, Heads, Channels, FirstOfTwo])
+def test_they_are_rows_as_the_first_one_is(model: type[nn.Module]) -> None:
+    """A batch of one has as few types as the rows alone, whatever their number."""
+    torch.manual_seed(0)
+    net = of_model(model(), points)
+    assert "f32[1,n,3]" in net.plan.ragged
+    before = len(net.table.types)
+    net([torch.randn(1, count, 3) for count in (12, 13, 17)])
+    assert all(new.op == "torch.stack" for new in net.table.types[before:])  # results
+
+
+def test_channels_may_come_first() -> None:
+    """`f32[3,n]`."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.window = nn.Conv1d(3, HIDDEN, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return F.relu(self.window(x)).mean(-1)
+
+    assert of_model(Model(), lambda rng: points(rng)[0].T.contiguous()).plan.ragged == ("f32[3,n]",)
