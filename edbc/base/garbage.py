@@ -7,7 +7,8 @@ import gc
 
 class NoGarbageCollection:
     """A context for what makes many small objects and no cycles: the collector would walk all of the process's objects
-    for them (measured: up to three quarters of the time of a mini-batch)."""
+    for them (measured: up to three quarters of the time of a mini-batch; a tenth to a quarter of that of joining and
+    placing a small one)."""
 
     __slots__ = ("was_enabled",)
 

@@ -35,8 +35,11 @@ class Pool:
     def take(self, size: int) -> torch.Tensor:
         """A buffer of at least `size` bytes, not initialised. Raises DeviceError when memory is short."""
         with self._lock:
-            if len(self._idle) == 1 and self._idle[0].numel() >= size:
-                return self._idle.pop(0)
+            if len(self._idle) == 1:  # as nearly always
+                only = self._idle.pop()
+                if only.numel() >= size:
+                    return only
+                self._idle.append(only)
             fitting = [buffer for buffer in self._idle if buffer.numel() >= size]
             chosen = min(fitting, key=torch.Tensor.numel) if fitting else None
             dropped = chosen if chosen is not None else min(self._idle, key=torch.Tensor.numel, default=None)

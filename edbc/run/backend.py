@@ -98,6 +98,8 @@ class Backend(Protocol):
     ordered_from: int
     """Bytes of the widest value of a cell from which nodes inside batches are put in order (`edbc.schedule.order`):
     gathering smaller ones costs less than that."""
+    mixes: bool
+    """True when its arenas give rows of several classes at once, which spares a call of torch for each."""
     issues: bool
     """True when executing is Python that issues what a device does later."""
 

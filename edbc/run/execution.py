@@ -25,7 +25,7 @@ from edbc.capture.code.shadow import ModelView
 from edbc.errors import GraphError
 from edbc.run.backend import Backend, KernelOfType
 from edbc.run.passes.arenas import Arenas, Shared
-from edbc.run.passes.boundary import collect, load_externals
+from edbc.run.passes.boundary import Wanted, collect, load_externals
 
 if TYPE_CHECKING:
     from edbc.run.passes.minibatch import MiniBatch
@@ -70,7 +70,8 @@ def _loaded(backend: Backend, prepared: MiniBatch, view: ModelView, shared: Shar
             arenas.shared = shared
         load_externals(prepared.capture, prepared.boundary.lookups, arenas, view)
         for want in prepared.boundary.wants:
-            arenas.expect(want.class_index, want.rows)
+            if isinstance(want, Wanted):
+                arenas.expect(want.class_index, want.rows)
     except BaseException:
         arenas.release()
         raise

@@ -41,7 +41,7 @@ class ReferenceBackend:
     """Batch by batch; see `edbc.run.backend.Backend`."""
 
     name = "reference"
-    adds = True
+    adds = mixes = True
     ordered_from = 0
     issues = False
 

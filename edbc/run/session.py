@@ -33,7 +33,7 @@ from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
 from edbc.capture.captured.alike import Alike
 from edbc.capture.captured.instance import Captured
-from edbc.capture.captured.joining import Part, capture_each, joined, own_part, part_of
+from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of
 from edbc.capture.code.shadow import ModelView, recording_shadow
@@ -45,7 +45,7 @@ from edbc.capture.forward.structures import MOST
 from edbc.capture.patterns.fusions import patterns_of
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, TypeTable
-from edbc.capture.semantics.autocast import State, entered, state, without_state
+from edbc.capture.semantics.autocast import State, entered, left, state, without_state
 from edbc.capture.semantics.modes import on_host
 from edbc.capture.semantics.sizes import without_numbers
 from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
@@ -266,7 +266,9 @@ class Net:
             "force": force,
             "max_reads": max_reads,
         }
-        self._of_mode = {(tuple(module.training for module in model.modules()), autocast): self}
+        self._modules = list(model.modules())
+        """As `ModelView.require_unchanged` wants them to stay."""
+        self._of_mode = {(self._training(), autocast): self}
 
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
         """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
@@ -290,7 +292,7 @@ class Net:
             return self.run_eagerly(instances)
         _refuse_transforms()
         net = self.in_mode()
-        with entered(None):
+        with left(), NoGarbageCollection():
             return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
 
     @property
@@ -332,7 +334,7 @@ class Net:
     def in_mode(self) -> Net:
         """This net, or its twin for the modules' present training flags and this thread's state of torch.autocast:
         which code runs, and in which dtypes, depends on them."""
-        mode = tuple(module.training for module in self.model.modules()), self._autocast_now()
+        mode = self._training(), self._autocast_now()
         net = self._of_mode.get(mode)
         if net is None:
             with self._lock:
@@ -343,6 +345,9 @@ class Net:
                     )
         net.cache, net.exemplars, net.names_all = self.cache, self.exemplars, self.names_all
         return net
+
+    def _training(self) -> tuple[bool, ...]:
+        return tuple([module.training for module in self._modules])
 
     def _autocast_now(self) -> State:
         """The state of torch.autocast. Raises UnsupportedError for one that casts on another device than the CPU."""
@@ -476,7 +481,7 @@ class Net:
             return captured
         self.view.require_unchanged()
         if kinds == {Captured}:
-            return joined(self.lexicon, [own_part(self.lexicon, item, i) for i, item in enumerate(instances, first)])
+            return joined(self.lexicon, own_parts(self.lexicon, instances, first))
         return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
 
     def unplanned_reads(self, reads: Reads) -> dict[str, int]:
@@ -599,7 +604,7 @@ class Net:
         capture, schedule = batch.capture, batch.schedule
         placement = place(capture.graph, schedule, capture.result_node)
         demand = self.backend.demand(Segment(capture.graph, schedule, placement), self.kernel)
-        boundary = boundary_of(capture, placement)
+        boundary = boundary_of(capture, placement, self.backend.mixes)
         placed = batch.changed(placement=placement, demand=demand, boundary=boundary)
         if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
             made = {name: getattr(placed, name) for name in ("schedule", "placement", "demand", "boundary", "segment")}

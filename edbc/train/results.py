@@ -24,7 +24,7 @@ import torch
 
 from edbc.capture.forward.build import Capture
 from edbc.run.passes.arenas import Arenas
-from edbc.run.passes.boundary import arrange, pieces, result_classes
+from edbc.run.passes.boundary import arrange, pieces
 from edbc.run.passes.placement import Longs, Placement
 from edbc.train.reach import Bools
 
@@ -117,8 +117,7 @@ def tensors_of(gathers: Sequence[Gather], arenas: Arenas) -> list[torch.Tensor]:
 
 def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[Group]:
     """Definitions (2) and (3); `requires` says of every result whether it requires a gradient."""
-    rows = placement.value_rows(capture.result_node, capture.result_output)
-    classes = result_classes(capture, placement)
+    rows, classes, _ = placement.value_places(capture.graph.node_type, capture.result_node, capture.result_output)
     parts, num_stacks = _parts(capture, classes, requires)
     if not parts:
         return []

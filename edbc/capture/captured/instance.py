@@ -20,7 +20,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -34,6 +34,9 @@ from edbc.capture.captured.vocabulary import Home, Lexicon, Vocabulary, source_t
 from edbc.capture.standins.objects import Closed
 from edbc.capture.standins.standin import dtype_name, torch_dtype
 from edbc.errors import InputError, StaleError
+
+if TYPE_CHECKING:
+    from edbc.capture.captured.joining import Part
 
 FORMAT = 1
 MAGIC = b"EDBC-CAPTURED"
@@ -52,7 +55,7 @@ class Captured(Closed):
     nothing in it is executed when it is read.
     """
 
-    __slots__ = ("_adopted", "_bytes", "constants", "nest_text", "of", "words")
+    __slots__ = ("_adopted", "_bytes", "constants", "nest_text", "of", "part", "words")
 
     def __init__(self, of: Lexicon | Vocabulary, words: bytes, nest_text: str, constants: Constants = ()):
         self.of = of
@@ -60,6 +63,8 @@ class Captured(Closed):
         self.words = words
         self.nest_text = nest_text
         self.constants = constants
+        self.part: Part | None = None
+        """What it adds to a mini-batch of this lexicon, once it has."""
         self._bytes: bytes | None = None
         self._adopted: WeakKeyDictionary[Lexicon, Captured] | None = None
 

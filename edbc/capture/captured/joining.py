@@ -10,8 +10,10 @@ those of an instance that company does not order (`captured.joinloops`), so outp
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +39,10 @@ from edbc.errors import EdbcError, InputError, UnsupportedError
 
 _NONE = np.zeros(0, np.bool_)
 WATCHED = 64
+_TENSORS, _IS_CPU = {torch.Tensor}, attrgetter("is_cpu")
+_LOOKS_UP = np.ones(5, np.bool_)
+_LOOKS_UP[[joinloops.WHOLE, joinloops.CONSTANT]] = False
+"""Of every kind of source, whether its externals differ between instances of one structure."""
 _DRAWS = "forward draws random numbers of Python or NumPy, which a captured instance would repeat"
 
 
@@ -54,6 +60,8 @@ class Part(NamedTuple):
     order: Sequence[int] = ()
     """Of an instance that was recorded alone, its rows and constants as forward made them: externals, or -1 for what
     nothing reads."""
+    structure: int | None = None
+    """Of a captured instance the number of all but its rows and constants (`Lexicon.structure`)."""
 
 
 def same_parts(one: Part, other: Part) -> bool:
@@ -258,13 +266,20 @@ def join(lexicon: Lexicon, words: Words, count: int, constants: dict[int, Any]) 
 
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
+    key = tuple([part.structure for part in parts])
+    known = lexicon.joined.get(key)
+    if known is not None and known.graph.types is lexicon.table.graph_types():
+        return known.changed(constants=_constants_of([part.constants for part in parts]))
     of_all = joined_parts(lexicon, parts)
-    nests = [part.nest for part in parts]
-    capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist(), [part.left for part in parts])
-    if len(capture.graph.operands) <= LARGEST:
-        capture = with_known_graph(
-            lexicon, capture, (*[structure_of(part.words) for part in parts], tuple(capture.stacks))
-        )
+    left = [] if None not in key else [part.left for part in parts]
+    capture = read_joined(lexicon, of_all, [part.nest for part in parts], of_all.parts.result_ptr.tolist(), left)
+    if len(capture.graph.operands) > LARGEST:
+        return capture
+    if None in key:
+        return with_known_graph(lexicon, capture, (*[structure_of(part.words) for part in parts], *capture.stacks))
+    capture = with_known_graph(lexicon, capture, key)
+    if not (_LOOKS_UP[lexicon.facts().kind_of_source[capture.external_source]]).any():
+        lexicon.joined.add(key, capture.changed(constants={}, is_known=True))
     return capture
 
 
@@ -276,10 +291,10 @@ def joined_parts(lexicon: Lexicon, parts: Sequence[Part] | Sequence[Captured]) -
 
 def _constants_of(instances: Sequence[Sequence[tuple[int, Any]]]) -> dict[int, Any]:
     """The constants of all instances by source."""
-    pools: dict[int, list[Any]] = {}
+    pools: dict[int, list[Any]] = defaultdict(list)
     for constants in instances:
         for source, pool in constants:
-            pools.setdefault(source, []).append(pool)
+            pools[source].append(pool)
     return {source: as_one(found) for source, found in pools.items()}
 
 
@@ -292,13 +307,16 @@ def read_joined(lexicon: Lexicon, joined: Joined, nests: Sequence[Nest], result_
         slots = [lexicon.slots[i] for i in numbers.tolist()]
     else:
         slots = [lexicon.slots[joined.slot]] * len(numbers)
+    distinct = {id(nest): nest for nest in nests}.values()
     stacks = [
         (first + start, end if stop is None else first + stop)
         for nest, first, end in zip(nests, result_ptr, result_ptr[1:], strict=False)
         for start, stop in nest.stacks
-    ]
+    ] if any(nest.stacks for nest in distinct) else []  # fmt: skip
     capture = capture_of(lexicon.table, joined.parts, slots, [nest.nest for nest in nests], joined.constants, stacks,
                          result_ptr)  # fmt: skip
+    if not left and not any(nest.assigned for nest in distinct):
+        return capture
     of_all = _left_of_all(lexicon, nests, left or [None] * len(nests), result_ptr)
     return capture.changed(left=of_all) if of_all else capture
 
@@ -336,6 +354,8 @@ def with_known_graph(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
 def as_one(pools: list[Any]) -> Any:
     """The constants of one source: one tensor, or a list where some instance's were recorded for it. Where some are on
     a device, as captured instances that were moved there, all are."""
+    if set(map(type, pools)) == _TENSORS and all(map(_IS_CPU, pools)):
+        return pools[0] if len(pools) == 1 else torch.cat(pools)
     firsts = [pool if type(pool) is torch.Tensor else pool[0] for pool in pools if type(pool) is not list or pool]
     device = next((first.device for first in firsts if not first.is_cpu), None)
     if device is not None:
@@ -372,7 +392,19 @@ def own_part(lexicon: Lexicon, captured: Captured, number: int) -> Part:
             here = captured.adopted[lexicon] = _adopted(lexicon, captured)
         except EdbcError as error:
             raise type(error)(f"instance {number}: {error}") from None
-    return Part(here.words, lexicon.nest(here.nest_text), here.constants)
+    if here.part is None:
+        is_small = int.from_bytes(here.words[4:8], "little") <= LARGEST
+        structure = lexicon.structure(structure_of(here.words), here.nest_text) if is_small else None
+        here.part = Part(here.words, lexicon.nest(here.nest_text), here.constants, structure=structure)
+    return here.part
+
+
+def own_parts(lexicon: Lexicon, instances: Sequence[Captured], first: int) -> list[Part]:
+    """`own_part` of each, counted from `first`."""
+    return [
+        item.part if item.of is lexicon and item.part is not None else own_part(lexicon, item, number)
+        for number, item in enumerate(instances, first)
+    ]
 
 
 def _adopted(lexicon: Lexicon, captured: Captured) -> Captured:

@@ -19,7 +19,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,6 +41,7 @@ from edbc.errors import InputError, StaleError, printable
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
+    from edbc.capture.forward.build import Capture
     from edbc.run.session import Net
 
 Longs = NDArray[np.int64]
@@ -48,6 +49,7 @@ KINDS = {"row": joinloops.ROW, "whole": joinloops.WHOLE, "constant": joinloops.C
          "offset": joinloops.OFFSET}  # fmt: skip
 _MOST = np.iinfo(np.int32).max
 _MOST_NESTS = 4096
+_MOST_JOINED = 64
 
 
 class Home(NamedTuple):
@@ -199,6 +201,10 @@ class Lexicon:
         self._arrived: Kept[Any, tuple[Vocabulary, Nest | None]] = Kept(_MOST_NESTS)
         """Nests of other vocabularies, checked, by their texts and numbers of results (`nests`)."""
         self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)
+        self._structures: Kept[tuple[bytes, str], int] = Kept(_MOST_NESTS)
+        self._next_structure = count()
+        self.joined: Kept[Any, Capture] = Kept(_MOST_JOINED)
+        """Small mini-batches that look nothing up, without their constants, by the structures of their instances."""
         self._facts: Facts | None = None
         self._read: dict[int, tuple[Vocabulary, Any]] = {}
         self._lock = threading.RLock()
@@ -243,6 +249,12 @@ class Lexicon:
             stacks = stacks_in(nest) if '["k"' in text else ()
             found = self._nests.add(text, Nest(nest, stacks, is_of_all(text), assigned))
         return found
+
+    def structure(self, words: bytes, text: str) -> int:
+        """A number that captured instances have in common which differ in rows and constants alone: of their other
+        words and their nest's text."""
+        found = self._structures.get((words, text))
+        return self._structures.add((words, text), next(self._next_structure)) if found is None else found
 
     def _require_assigned(self, path: str, name: str) -> None:
         """What is captured may change of the model what forward itself was seen to change, and nothing else."""

@@ -182,6 +182,15 @@ def split_rows(table: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         return [part if size else part.squeeze(0) for part, size in zip(parts, sizes, strict=True)]
 
 
+def split_shapes(
+    flat: torch.Tensor, lengths: Sequence[int], shapes: Sequence[tuple[int, ...] | None]
+) -> Sequence[torch.Tensor]:
+    """Tensors of so many elements and of these shapes, one after the other; None is that of a vector."""
+    with _no_views():
+        parts = flat.split_with_sizes(lengths)
+        return [part if shape is None else part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
 def _no_views() -> AbstractContextManager[Any]:
     """In it, torch's views are tensors that know of no base: rows that nobody has as a whole are no views, and making
     them takes 0.8 of the time. A plain context where torch has no such switch."""

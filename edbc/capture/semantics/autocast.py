@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,14 @@ def entered(wanted: State) -> Iterator[None]:
     finally:
         torch.set_autocast_enabled("cpu", was_enabled)
         torch.set_autocast_dtype("cpu", dtype)
+
+
+_NOWHERE = nullcontext()
+
+
+def left() -> AbstractContextManager[None]:
+    """`entered(None)`, which takes no time where that is the state."""
+    return entered(None) if torch.is_autocast_enabled("cpu") else _NOWHERE
 
 
 def state_text(of: State) -> str:

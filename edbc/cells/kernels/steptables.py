@@ -55,8 +55,12 @@ class Rendered:
 
     def scratch(self, products: Products, rows: int) -> int:
         """Bytes of the scratch row, which products of so many rows use too."""
-        widest = max((inputs for inputs, _ in self.sizes), default=0) * self.width
-        return aligned(max(self.steps.scratch * self.width, products.scratch(rows, widest)))
+        return aligned(max(self.steps.scratch * self.width, products.scratch(rows, self._widest)))
+
+    @cached_property
+    def _widest(self) -> int:
+        """Bytes of the widest row that is multiplied."""
+        return max((inputs for inputs, _ in self.sizes), default=0) * self.width
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from typing import Any
 
@@ -46,18 +46,21 @@ from edbc.run.cpu.walk import (
     Batches,
     Memory,
     bind_carried,
-    bind_rows,
+    bind_tables,
+    frame_of,
+    gather_mixed,
     gather_rows,
     record_of_memory,
     walk,
     walk_stages,
 )
 from edbc.run.cpu.walktables import Native, NativeKernel, Snapshot, snapshot
-from edbc.run.passes.arenas import Shared, arena_bytes
+from edbc.run.passes.arenas import Shared, Table
 from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
 from edbc.run.passes.placeloops import count_work
 from edbc.run.passes.placement import Longs, Placement
 from edbc.run.reference import Operand, ProgramKernel, as_kernel_reads, run_kernel
+from edbc.schedule.schedule import Schedule
 from edbc.schedule.waves.stages import tasks_of
 
 BLOCK = 256
@@ -76,35 +79,29 @@ _LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0), torch.bfloa
 class Frame:
     """Where everything of a mini-batch stands in its buffer: what its placement tells."""
 
-    dtypes: list[torch.dtype]
-    starts: list[int]
-    """Of each class, from the beginning of the buffer, of row `class_externals` on."""
     size: int
-    external_starts: list[int]
-    """Of each class, among all externals."""
+    """Bytes of the buffer."""
+    values: int
+    """Of these, of values."""
     record: Longs
     """That of a Memory whose `base` counts from the beginning of the buffer, and whose externals are nowhere yet."""
     memory: Memory
     """What it tells of."""
 
 
-def frame_of(placement: Placement) -> Frame:
+def _frame_of(placement: Placement) -> Frame:
     """Class after class, each from the beginning of a cache line on."""
-    rows, externals = placement.class_rows.tolist(), placement.class_externals.tolist()
-    stride = placement.row_bytes.tolist()
-    sizes = [aligned((count - outside) * size) for count, outside, size in zip(rows, externals, stride, strict=True)]
-    starts = list(itertools.accumulate(sizes, initial=0))
-    base = [start - outside * size for start, outside, size in zip(starts, externals, stride, strict=False)]
-    external_start = list(itertools.accumulate(externals, initial=0))
+    base, external_start, num_externals, size, values = frame_of(
+        placement.class_rows, placement.class_externals, placement.row_bytes
+    )
     memory = Memory(
-        placement.row_bytes, placement.class_externals, np.array(external_start, np.int64), placement.operand_class,
-        placement.output_class, np.array(base, np.int64), np.zeros(external_start[-1], np.int64),
+        placement.row_bytes, placement.class_externals, external_start, placement.operand_class,
+        placement.output_class, base, np.zeros(num_externals, np.int64),
     )  # fmt: skip
-    dtypes = [torch_dtype(c.dtype) for c in placement.classes]
-    return Frame(dtypes, starts, starts[-1], external_start, record_of_memory(memory), memory)
+    return Frame(size, values, record_of_memory(memory), memory)
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class CpuDemand(Demand):
     """A Demand with all that executing needs and no mini-batch of the same structure would find otherwise."""
 
@@ -139,7 +136,7 @@ class CpuArenas:
         self._pool = pool
         self._tables: list[Any] = []
         frame = demand.frame
-        self.dtypes, self._start = frame.dtypes, frame.starts
+        self.dtypes = placement.dtypes
         self._buffer = pool.take(frame.size + demand.workspace + demand.scratch + ALIGNMENT)
         unaligned = self._buffer.data_ptr()
         address = aligned(unaligned)
@@ -148,7 +145,7 @@ class CpuArenas:
         self.scratch = self.workspace + demand.workspace
         self.record = frame.record.copy()
         """That of the memory, in which that stands which is this mini-batch's own."""
-        at, end = IN_MEMORY * WORDS, IN_MEMORY * WORDS + len(frame.starts) - 1
+        at, end = IN_MEMORY * WORDS, IN_MEMORY * WORDS + len(placement.row_bytes)
         self._base, self._external_address = self.record[at:end], self.record[end:]
         self._base += address
         self.snapshot: Snapshot | None = None
@@ -162,13 +159,20 @@ class CpuArenas:
         return self.demand.frame.memory._replace(base=self._base, external_address=self._external_address)
 
     def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
-        """See Arenas: keeps the table and the rows' addresses."""
-        dtype = self.dtypes[class_index]
-        if table.dtype is not dtype or not table.is_cpu:
-            table = table.to(dtype=dtype, device="cpu")
-        table = table.contiguous()
-        self._tables.append(table)
-        bind_rows(rows, index, class_index, table.data_ptr(), self.record)
+        """See Arenas."""
+        self.bind_tables(rows, index, [(class_index, 0, len(rows), table)])
+
+    def bind_tables(self, rows: Longs, index: Longs, tables: Sequence[Table]) -> None:
+        """See Arenas: keeps the tables and the rows' addresses."""
+        told = []
+        for c, begin, end, table in tables:
+            dtype = self.dtypes[c]
+            if table.dtype is not dtype or not table.is_cpu:
+                table = table.to(dtype=dtype, device="cpu")
+            table = table.contiguous()
+            self._tables.append(table)
+            told.append((c, begin, end, table.data_ptr(), table.shape[0] > 1))
+        bind_tables(rows, index, np.array(told, np.int64), self.record)
 
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: keeps the tensors and their addresses; of many, which are stacked sooner, one table."""
@@ -179,7 +183,7 @@ class CpuArenas:
         laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
         self._tables += laid_out
         addresses = [tensor.data_ptr() for tensor in laid_out]
-        self._external_address[rows + self.demand.frame.external_starts[class_index]] = addresses
+        self._external_address[rows + self.demand.frame.memory.external_start[class_index]] = addresses
 
     def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
         """See Arenas: keeps the rows and their addresses."""
@@ -187,7 +191,7 @@ class CpuArenas:
             self.bind_each(class_index, rows, [carried[i] for i in index.tolist()])
             return
         self._tables.append(carried)
-        start = self.demand.frame.external_starts[class_index]
+        start = self.demand.frame.memory.external_start[class_index]
         bind_carried(rows, index, start, *carried.where(), self._external_address)
 
     def expect(self, class_index: int, rows: Longs) -> None:
@@ -197,6 +201,12 @@ class CpuArenas:
         """See Arenas."""
         result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
         gather_rows(result.data_ptr(), rows, class_index, self.record)
+        return result
+
+    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
+        """See Arenas."""
+        result = torch.empty(count, dtype=self.dtypes[int(classes[0])])
+        gather_mixed(result.data_ptr(), rows, classes, self.record)
         return result
 
     def classes(self, kind: int, node_type: NodeType) -> tuple[list[int], list[int]]:
@@ -231,8 +241,7 @@ class CpuArenas:
     def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
         """Rows of outputs as a view, `(count, size)`."""
         stride, size = int(self.placement.row_bytes[class_index]), self.placement.classes[class_index].size
-        begin = self._first + self._start[class_index]
-        begin += (first - int(self.placement.class_externals[class_index])) * stride
+        begin = self._first + int(self.demand.frame.memory.base[class_index]) + first * stride
         flat = self._buffer[begin : begin + count * stride].view(self.dtypes[class_index])
         return flat.view(count, size)
 
@@ -288,7 +297,7 @@ class CpuBackend:
     """See `edbc.run.backend.Backend`."""
 
     name = "cpu"
-    adds = True
+    adds = mixes = True
     ordered_from = ORDERED_FROM
     issues = False
 
@@ -340,24 +349,27 @@ class CpuBackend:
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend."""
         block = scratch = 0
-        for kind, count in segment.placement.widest_batches.items():
+        schedule, placement, types = segment.schedule, segment.placement, segment.graph.types
+        kernels: dict[int, Native] = {}
+        elements: dict[int, torch.dtype | None] = {}
+        for kind, count in placement.widest_batches.items():
             kernel = kernel_of_type(kind)
-            if isinstance(kernel, NativeKernel):
+            elements[kind] = element = self._element_type(types[kind], kernel)
+            if element is not None:
+                kernels[kind] = kernel
+            if type(kernel) is NativeKernel:
                 rows, rendered = min(count, BLOCK), kernel.rendered
                 block = max(block, rendered.stride * rows)
                 scratch = max(scratch, rendered.scratch(self.products, rows))
-        schedule, placement = segment.schedule, segment.placement
-        kernels = self._native_kernels(segment, kernel_of_type)
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
                           placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
-        stretches, tasks = list(self._stretches(segment, kernels)), None
+        stretches, tasks = list(_stretches(schedule, elements)), None
         if schedule.staged and len(stretches) == 1 and stretches[0][2] is not None:
-            cuts = np.array([isinstance(kernels.get(k), NativeKernel) for k in range(len(segment.graph.types))])
+            cuts = np.array([isinstance(kernels.get(k), NativeKernel) for k in range(len(types))])
             tasks = tasks_of(schedule, TEAM.threads, cuts)
-        return CpuDemand(
-            arena_bytes(placement, externals=False), block, scratch, kernels=kernels, stretches=stretches,
-            batches=batches, record=record_of(batches), frame=frame_of(placement), tasks=tasks,
-        )  # fmt: skip
+        frame = _frame_of(placement)
+        return CpuDemand(frame.values, block, scratch, kernels=kernels, stretches=stretches, batches=batches,
+                         record=record_of(batches), frame=frame, tasks=tasks)  # fmt: skip
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
         """See Backend."""
@@ -428,10 +440,6 @@ class CpuBackend:
             return TEAM.helping(work, width, scratch)
         return threads_of_products(work)
 
-    def _native_kernels(self, segment: Segment, kernel_of_type: KernelOfType) -> dict[int, Native]:
-        found = {kind: kernel_of_type(kind) for kind in segment.placement.widest_batches}
-        return {k: kernel for k, kernel in found.items() if self.runs_natively(segment.graph.types[k], kernel)}
-
     def _tables_for(self, kernels: dict[int, Native]) -> Snapshot:
         """Tables that hold at least these kernels, with their weights as they are now."""
         shot = self._snapshot
@@ -443,31 +451,36 @@ class CpuBackend:
                 self._snapshot = shot
         return shot
 
-    def _stretches(self, segment: Segment,
-                   kernels: dict[int, Native]) -> Iterator[tuple[int, int, torch.dtype | None]]:  # fmt: skip
-        """Runs of batches (begin, end, element type) of the whole schedule that one call of `walk` could execute,
-        single batches with None for torch. Products take as many threads in a part of a run as in all of it, so that
-        cutting a schedule changes no bit."""
-        dtypes = {kind: _element_type(segment.graph.types[kind], kernel) for kind, kernel in kernels.items()}
-        found = {dtypes.get(kind) for kind in segment.placement.widest_batches}
-        if len(found) == 1 and None not in found:
-            yield 0, segment.schedule.num_batches, found.pop()
-            return
-        order = [None, *_LIKE]
-        group = np.zeros(len(segment.graph.types), np.int64)
-        for kind, dtype in dtypes.items():
-            group[kind] = order.index(dtype)
-        of_batch = group[segment.schedule.batch_type]
-        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
-        borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
-        for first, last in itertools.pairwise(borders):
-            yield first, last, order[of_batch[first]]
+    def _element_type(self, node_type: NodeType, kernel: Any) -> torch.dtype | None:
+        """That of what a type computes with, which of a choice or comparison is not its result's; None where torch runs
+        it."""
+        if type(kernel) is NativeKernel:
+            return kernel.dtype
+        if not self.runs_natively(node_type, kernel):
+            return None
+        of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
+        return torch_dtype(of[0].dtype)
 
 
-def _element_type(node_type: NodeType, kernel: Native) -> torch.dtype:
-    """That of what a type computes with: a choice's result is a number of an element, a comparison's a truth value."""
-    of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
-    return torch_dtype(of[0].dtype)
+def _stretches(
+    schedule: Schedule, elements: Mapping[int, torch.dtype | None]
+) -> Iterator[tuple[int, int, torch.dtype | None]]:
+    """Runs of batches (begin, end, element type) of the whole schedule that one call of `walk` could execute, single
+    batches with None for torch, by the element types of all types that run. Products take as many threads in a part of
+    a run as in all of it, so that cutting a schedule changes no bit."""
+    found = set(elements.values())
+    if len(found) == 1 and None not in found:
+        yield 0, schedule.num_batches, found.pop()
+        return
+    order = [None, *_LIKE]
+    group = np.zeros(max(elements, default=0) + 1, np.int64)
+    for kind, dtype in elements.items():
+        group[kind] = order.index(dtype)
+    of_batch = group[schedule.batch_type]
+    changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
+    borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
+    for first, last in itertools.pairwise(borders):
+        yield first, last, order[of_batch[first]]
 
 
 def _in_lane(run: Callable[[int, int, int], None], lane: int, room: int, memory: int) -> None:

@@ -43,6 +43,7 @@ from edbc.native.pointers import (
     vector_of,
     widened,
 )
+from edbc.native.pool import ALIGNMENT
 from edbc.run.cpu import teamwork
 from edbc.run.cpu.teamwork import call_step
 from edbc.schedule.waves import tasks
@@ -401,6 +402,22 @@ COMPILED_IN = (blas, choiceloop, outer, pointers, reduction, steps, tasks, teamw
 walk, walk_stages = _build(checksum(*COMPILED_IN))
 
 
+@njit(cache=True)
+def frame_of(class_rows, class_externals, row_bytes):
+    """Where classes stand in a buffer, each from the beginning of a cache line on: of each where it begins, as if its
+    externals stood before it, and where the addresses of these do; how many these are; bytes of the buffer, and of
+    values in it."""
+    base, external_start = np.empty(len(row_bytes), np.int64), np.empty(len(row_bytes), np.int64)
+    num_externals = size = values = 0
+    for c in range(len(row_bytes)):
+        base[c], external_start[c] = size - class_externals[c] * row_bytes[c], num_externals
+        in_class = (class_rows[c] - class_externals[c]) * row_bytes[c]
+        num_externals += class_externals[c]
+        values += in_class
+        size += (in_class + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+    return base, external_start, num_externals, size, values
+
+
 @njit(cache=True, nogil=True, **UNCOUNTED)
 def gather_rows(target, rows, c, of_memory):
     """Copy rows of class c to consecutive places from address `target` on. Memory comes as a record."""
@@ -408,6 +425,17 @@ def gather_rows(target, rows, c, of_memory):
     size = memory.stride[c]
     for i in range(len(rows)):
         copy_bytes(target + i * size, address_of_row(memory, c, rows[i]), size)
+
+
+@njit(cache=True, nogil=True, **UNCOUNTED)
+def gather_mixed(target, rows, classes, of_memory):
+    """Copy rows, each of a class of its own, to consecutive places from address `target` on. Memory comes as a
+    record."""
+    memory = _memory_of(of_memory)
+    for i in range(len(rows)):
+        size = memory.stride[classes[i]]
+        copy_bytes(target, address_of_row(memory, classes[i], rows[i]), size)
+        target += size
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
@@ -423,9 +451,12 @@ def bind_carried(rows, index, start, where, count, external_address):
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def bind_rows(rows, index, c, address, of_memory):
-    """The external in row `rows[i]` of class c is row `index[i]` of the rows at `address`. Memory comes as a record."""
+def bind_tables(rows, index, tables, of_memory):
+    """Of each of `tables`, a class, a range of i, an address and whether there are several rows: the external in row
+    `rows[i]` of the class is row `index[i]` of those at the address. Memory comes as a record."""
     memory = _memory_of(of_memory)
-    start, stride = memory.external_start[c], memory.stride[c]
-    for i in range(len(rows)):
-        memory.external_address[start + rows[i]] = address + index[i] * stride
+    for k in range(len(tables)):
+        c, address = tables[k, 0], tables[k, 3]
+        start, stride = memory.external_start[c], memory.stride[c] * tables[k, 4]
+        for i in range(tables[k, 1], tables[k, 2]):
+            memory.external_address[start + rows[i]] = address + index[i] * stride

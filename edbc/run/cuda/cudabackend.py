@@ -120,6 +120,7 @@ class CudaBackend:
 
     name = "cuda"
     adds = True
+    mixes = False  # which rows leave goes up by class
     issues = True
     ordered_from = sys.maxsize  # operand rows are read by number anyway, and ordering takes a tenth of the host's time
 

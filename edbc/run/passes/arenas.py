@@ -20,6 +20,10 @@ Shared = dict[Any, Any]
 into it."""
 
 
+Table = tuple[int, int, int, torch.Tensor]
+"""A class, where in rows and indices those of a table begin and end, and the table."""
+
+
 class Arenas(Protocol):
     """Where the values of a segment are while its mini-batch lives."""
 
@@ -28,6 +32,9 @@ class Arenas(Protocol):
 
     def bind(self, class_index: int, rows: Longs, table: torch.Tensor, index: Longs) -> None:
         """The external in row `rows[i]` of a class is row `index[i]` of `table`, `(rows, ...)`."""
+
+    def bind_tables(self, rows: Longs, index: Longs, tables: Sequence[Table]) -> None:
+        """`bind` of several tables, each with a part of `rows` and `index`; one of a single row has it for all."""
 
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """The external in row `rows[i]` of a class is `tensors[i]`."""
@@ -40,6 +47,10 @@ class Arenas(Protocol):
 
     def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
         """A copy of rows of a class, `(len(rows), size)`."""
+
+    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
+        """A copy of rows, each of a class of its own, all of one dtype, one after the other: so many elements. Asked of
+        back ends that mix."""
 
     def release(self) -> None:
         """Nothing needs the values any more."""
@@ -79,6 +90,12 @@ class TensorArenas:
         where = torch.from_numpy(np.ascontiguousarray(rows)).to(arena.device)
         arena.index_copy_(0, where, picked.to(device=arena.device, dtype=arena.dtype))
 
+    def bind_tables(self, rows: Longs, index: Longs, tables: Sequence[Table]) -> None:
+        """See Arenas: one after the other."""
+        for c, begin, end, table in tables:
+            here = index[begin:end] if table.shape[0] > 1 else np.zeros(end - begin, np.int64)
+            self.bind(c, rows[begin:end], table, here)
+
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: as one table."""
         self.bind(class_index, rows, torch.stack(list(tensors)), np.arange(len(rows)))
@@ -94,6 +111,10 @@ class TensorArenas:
         """See Arenas."""
         arena = self.tensors[class_index]
         return arena.index_select(0, torch.from_numpy(rows).to(arena.device))
+
+    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
+        """See Arenas."""
+        return torch.cat([self.tensors[c][row] for c, row in zip(classes.tolist(), rows.tolist(), strict=True)])
 
     def release(self) -> None:
         """See Arenas: the allocator takes the memory back."""

@@ -12,16 +12,17 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
-from edbc.capture.forward.carried import each_row, split_rows
-from edbc.capture.forward.returned import filled
+from edbc.capture.forward.carried import each_row, split_rows, split_shapes
+from edbc.capture.forward.returned import Result, filled
 from edbc.capture.record.table import Source
 from edbc.capture.standins.standin import Slot
 from edbc.native.memory import require_memory
-from edbc.run.passes.arenas import Arenas
+from edbc.run.passes.arenas import Arenas, Table
 from edbc.run.passes.placement import Longs, Placement
 from edbc.run.passes.randomrows import draw_seeds, drawn
 from edbc.run.weights.touched import require_storage
 
+_ONE_EACH = frozenset((Result,))
 _NO_SEEDS = np.zeros(0, np.int64)
 
 
@@ -44,12 +45,12 @@ class Boundary:
     """What crosses between a mini-batch and its arenas, known before anything executes."""
 
     lookups: Lookups
-    wants: list[Wanted]
+    wants: list[Wanted | Mixed]
 
 
-def boundary_of(capture: Capture, placement: Placement) -> Boundary:
+def boundary_of(capture: Capture, placement: Placement, mixes: bool = False) -> Boundary:
     """For every mini-batch of this structure."""
-    return Boundary(lookups_of(capture, placement), wanted(capture, placement))
+    return Boundary(lookups_of(capture, placement), wanted(capture, placement, mixes))
 
 
 def lookups_of(capture: Capture, placement: Placement) -> Lookups:
@@ -68,16 +69,17 @@ def lookups_of(capture: Capture, placement: Placement) -> Lookups:
 
 def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: ModelView) -> None:
     """Bind every external that is read to its row of a table: rows of parameters and of earlier segments as they are,
-    constants stacked, random numbers drawn."""
+    constants stacked, random numbers drawn. Tables that have it as the external says are bound together."""
     seeds = draw_seeds(capture.sources, capture.external_source, capture.external_index) if lookups.draws else _NO_SEEDS
     indices = capture.external_index[lookups.order]
+    tables: list[Table] = []
     for number, c, begin, end in lookups.of_source:
         source = capture.sources[number]
         rows, index = lookups.rows[begin:end], indices[begin:end]
         if source.kind == "constant":
             pool = capture.constants[number]
             if isinstance(pool, torch.Tensor):
-                arenas.bind(c, rows, pool, index)
+                tables.append((c, begin, end, pool))
             else:
                 arenas.bind_each(c, rows, [pool[i] for i in index.tolist()])
         elif source.kind == "carried":
@@ -90,7 +92,9 @@ def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: Mod
             table = arenas.shared.get(number)
             if table is None:
                 table = arenas.shared[number] = _table_of(source, view)
-            arenas.bind(c, rows, table, np.zeros(len(index), np.int64) if source.kind == "whole" else index)
+            tables.append((c, begin, end, table))
+    if tables:
+        arenas.bind_tables(lookups.rows, indices, tables)
 
 
 def _table_of(source: Source, view: ModelView) -> torch.Tensor:
@@ -113,28 +117,61 @@ class Wanted:
     """Where some leave as stacks: how many of the rows each result of `which` has, 0 for one that is no stack."""
 
 
-def wanted(capture: Capture, placement: Placement) -> list[Wanted]:
-    """What `collect` will read, known before anything executes."""
-    rows = placement.value_rows(capture.result_node, capture.result_output)
+@frozen
+class Mixed:
+    """Rows of several classes of one dtype that leave the arenas in one piece of memory: of results `which`, or stacks
+    of them."""
+
+    which: list[int]
+    rows: Longs
+    classes: Longs
+    lengths: list[int]
+    """Elements of each result."""
+    shapes: list[tuple[int, ...] | None]
+    """None for a vector."""
+
+
+def wanted(capture: Capture, placement: Placement, mixes: bool = False) -> list[Wanted | Mixed]:
+    """What `collect` will read, known before anything executes; of several classes at once if arenas can (`mixes`)."""
+    nodes, outputs = capture.result_node, capture.result_output
     if capture.in_tables:
+        rows = placement.value_rows(nodes, outputs)
         class_of = [placement.class_index[capture.result_slots[run.start].base] for run in capture.results]
         return [Wanted(c, None, rows[run.start : run.stop]) for c, run in zip(class_of, capture.results, strict=True)]
-    slots = distinct(capture.result_slots)
-    if len(slots) == 1:
-        c, sizes = placement.class_index[slots[0].base], [stop - start for start, stop in capture.stacks]
+    rows, classes, only = placement.value_places(capture.graph.node_type, nodes, outputs)
+    if only >= 0:
+        sizes = [stop - start for start, stop in capture.stacks]
         if sum(sizes) == len(rows):
-            return [Wanted(c, [start for start, _ in capture.stacks], rows, sizes)]
+            return [Wanted(only, [start for start, _ in capture.stacks], rows, sizes)]
         if not sizes:
-            return [Wanted(c, None, rows)]
-    classes = result_classes(capture, placement)
-    if not capture.stacks:
-        return [Wanted(c, which.tolist(), rows[which]) for c, which in _by_class(classes)]
+            return [Wanted(only, None, rows)]
     first, rows_of = pieces(capture)
+    if mixes:
+        return list(_mixed(placement, rows, classes, first, rows_of))
     all_of = dict(_by_class(classes))
     return [
-        Wanted(c, first[which].tolist(), rows[all_of[c]], rows_of[which].tolist())
+        Wanted(c, first[which].tolist(), rows[all_of[c]], rows_of[which].tolist() if capture.stacks else None)
         for c, which in _by_class(classes[first])
     ]
+
+
+def _mixed(placement: Placement, rows: Longs, classes: Longs, first: Longs, rows_of: Longs) -> Iterator[Mixed]:
+    """One for each dtype; `first` and `rows_of` are as `pieces` has them."""
+    of_piece = classes[first].tolist()
+    dtypes = dict.fromkeys(placement.classes[c].dtype for c in dict.fromkeys(of_piece))
+    for dtype in dtypes:
+        are_here = np.array([c.dtype == dtype for c in placement.classes], np.bool_) if len(dtypes) > 1 else None
+        here = slice(None) if are_here is None else are_here[classes]
+        which = first if are_here is None else first[are_here[classes[first]]]
+        told = [
+            (c, count)
+            for c, count in zip(map(placement.classes.__getitem__, of_piece), rows_of.tolist(), strict=True)
+            if c.dtype == dtype
+        ]
+        yield Mixed(
+            which.tolist(), rows[here], classes[here], [c.size * (count or 1) for c, count in told],
+            [(count, *c.shape) if count else None if len(c.shape) == 1 else c.shape for c, count in told],
+        )  # fmt: skip
 
 
 def _by_class(classes: Longs) -> Iterator[tuple[int, Longs]]:
@@ -162,20 +199,28 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
     return first, sizes[first]
 
 
-def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Sequence[Wanted]) -> list[Any]:
+def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Sequence[Wanted | Mixed]) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     if capture.in_tables:
-        return [_picked(want, placement, arenas) for want in wants]
+        return [_picked(want, placement, arenas) for want in wants if isinstance(want, Wanted)]
     if len(wants) == 1 and wants[0].which is None:
         return arrange(capture, list(each_row(_picked(wants[0], placement, arenas))))
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
         assert want.which is not None
-        picked = _picked(want, placement, arenas)
-        parts = each_row(picked) if want.sizes is None else split_rows(picked, want.sizes)
-        for i, tensor in zip(want.which, parts, strict=True):
+        for i, tensor in zip(want.which, _parts(want, placement, arenas), strict=True):
             tensors[i] = tensor
     return arrange(capture, tensors)
+
+
+def _parts(want: Wanted | Mixed, placement: Placement, arenas: Arenas) -> Sequence[torch.Tensor]:
+    """The results that leave together, one by one."""
+    if isinstance(want, Mixed):
+        size = sum(want.lengths) * placement.dtypes[int(want.classes[0])].itemsize
+        require_memory(size, "the results of this mini-batch")
+        return split_shapes(arenas.mixed(want.classes, want.rows, sum(want.lengths)), want.lengths, want.shapes)
+    picked = _picked(want, placement, arenas)
+    return each_row(picked) if want.sizes is None else split_rows(picked, want.sizes)
 
 
 def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
@@ -183,15 +228,6 @@ def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
     require_memory(count * int(placement.row_bytes[want.class_index]), "the results of this mini-batch")
     rows = arenas.rows(want.class_index, want.rows)
     return rows if len(shape) == 1 else rows.view(count, *shape)
-
-
-def result_classes(capture: Capture, placement: Placement) -> Longs:
-    """The class number of every result."""
-    class_of_slot = {slot: placement.class_index[slot.base] for slot in distinct(capture.result_slots)}
-    if len(class_of_slot) == 1:
-        (only,) = class_of_slot.values()
-        return np.full(len(capture.result_slots), only, np.int64)
-    return np.array([class_of_slot[slot] for slot in capture.result_slots], np.int64)
 
 
 def distinct(slots: Sequence[Slot]) -> list[Slot]:
@@ -210,9 +246,11 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
         tensors = capture.given.among(tensors)
     for left in capture.left:
         left.write(tensors)
-    bounds = (
-        itertools.repeat((0, len(tensors))) if capture.result_ptr is None else itertools.pairwise(capture.result_ptr)
-    )
+    starts = capture.result_ptr
+    if _ONE_EACH.issuperset(map(type, capture.results)):
+        firsts = itertools.repeat(0) if starts is None else starts
+        return [tensors[first + nest.index] for nest, first in zip(capture.results, firsts, strict=False)]
+    bounds = itertools.repeat((0, len(tensors))) if starts is None else itertools.pairwise(starts)
     return [filled(nest, tensors, *of) for nest, of in zip(capture.results, bounds, strict=False)]
 
 

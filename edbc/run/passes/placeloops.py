@@ -395,6 +395,11 @@ def origins(
 @njit(cache=True)
 def value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_segmented):
     """The arena row of every value given as (node or -1 - external, output); `is_segmented` says it of batches."""
+    return _value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_segmented)
+
+
+@njit(**INNER)
+def _value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_segmented):
     rows = np.empty(len(nodes), np.int64)
     for i in range(len(nodes)):
         v = nodes[i]
@@ -405,6 +410,25 @@ def value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_
         else:
             rows[i] = output_row[batch_of[v], outputs[i]] + position[v]
     return rows
+
+
+@njit(cache=True)
+def value_places(nodes, outputs, node_type, batch_of, position, output_row, external_row, is_segmented, external_class,
+                 output_class):  # fmt: skip
+    """`value_rows`, the class of each value, and which one they all have: -1 where they differ, or there are none."""
+    classes = np.empty(len(nodes), np.int64)
+    for i in range(len(nodes)):
+        v = nodes[i]
+        if v < 0:
+            classes[i] = external_class[-1 - v]
+        else:
+            classes[i] = output_class[node_type[v], 0 if is_segmented[batch_of[v]] else outputs[i]]
+    only = classes[0] if len(nodes) else -1
+    for c in classes:
+        if c != only:
+            only = -1
+    rows = _value_rows(nodes, outputs, batch_of, position, output_row, external_row, is_segmented)
+    return rows, classes, only
 
 
 @njit(cache=True)

@@ -18,6 +18,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from edbc.base.frozen import frozen
@@ -39,6 +40,8 @@ class Placement:
 
     classes: tuple[ValueClass, ...]
     class_index: dict[ValueClass, int]
+    dtypes: tuple[torch.dtype, ...]
+    """Of the classes."""
     row_bytes: Longs  # (classes,)
     operand_class: Longs  # (types, operands) -1 where a type has fewer
     output_class: Longs  # (types, outputs) -1 where a type has fewer
@@ -80,6 +83,14 @@ class Placement:
         return placeloops.value_rows(nodes, outputs, self.batch_of, self.position, self.output_row, self.external_row,
                                      self.segmented_batches)  # fmt: skip
 
+    def value_places(self, node_type: NDArray[np.int32], nodes: Longs, outputs: Longs) -> tuple[Longs, Longs, int]:
+        """`value_rows`, the class number of each value, and the one that all have: -1 where they differ."""
+        found: tuple[Longs, Longs, int] = placeloops.value_places(
+            nodes, outputs, node_type, self.batch_of, self.position, self.output_row, self.external_row,
+            self.segmented_batches, self.external_class, self.output_class,
+        )  # fmt: skip
+        return found
+
     def value_classes(self, kinds: NDArray[np.integer], outputs: Longs) -> Longs:
         """Class numbers of outputs of nodes of these types."""
         return self.output_class[kinds, np.where(self.segmented[kinds], 0, outputs)]
@@ -100,7 +111,7 @@ def place(graph: Graph, schedule: Schedule, result_nodes: Longs, cut: Cut | None
         tables.row_bytes,
     )  # fmt: skip
     return Placement(
-        tables.classes, tables.class_index, tables.row_bytes, tables.operand_class, tables.output_class,
+        tables.classes, tables.class_index, tables.dtypes, tables.row_bytes, tables.operand_class, tables.output_class,
         tables.segmented, tables.segmented[schedule.batch_type], *arrays,
     )  # fmt: skip
 
@@ -117,6 +128,7 @@ class _Tables:
     classes: tuple[ValueClass, ...]
     """In order of first mention."""
     class_index: dict[ValueClass, int]
+    dtypes: tuple[torch.dtype, ...]
     row_bytes: Longs
     class_of_external_class: Longs
     arity: Longs
@@ -146,6 +158,7 @@ def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...
     return _Tables(
         classes,
         class_index,
+        tuple(torch_dtype(c.dtype) for c in classes),
         row_bytes(classes),
         np.array([class_index[c] for c in of_externals], np.int64),
         np.array([len(t.operands) for t in types], np.int64),

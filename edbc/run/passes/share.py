@@ -32,6 +32,7 @@ import torch
 from edbc.base.graph import Graph
 from edbc.capture.forward.build import Capture
 from edbc.run.passes import shareloops
+from edbc.run.passes.placement import Longs
 
 FEWEST = 16
 WORTHWHILE = 1 / 32
@@ -45,14 +46,17 @@ def share(capture: Capture) -> Capture:
     graph = capture.graph
     if capture.has_shared or graph.num_nodes < FEWEST:
         return capture
-    if capture.constants:
-        capture = _with_equal_constants(capture)
+    constants = _tables_of(capture)
     detached = _NONE if capture.detached is None else capture.detached
     at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
-    node_type, operand_ptr, operands, outputs, result_node, led_detached, shared = shareloops.share_nodes(
-        graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
-        capture.external_index, detached, capture.result_node, at_least, MOST,
+    node_type, operand_ptr, operands, outputs, external_index, result_node, led_detached, shared = (
+        shareloops.share_nodes(
+            graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
+            capture.external_index, _told_of(constants), detached, capture.result_node, at_least, MOST,
+        )
     )  # fmt: skip
+    if constants:
+        capture = capture.changed(constants={**capture.constants, **constants}, external_index=external_index)
     if shared < at_least:
         return capture
     for array in (node_type, operand_ptr, operands, outputs):
@@ -68,21 +72,22 @@ def share(capture: Capture) -> Capture:
     )
 
 
-def _with_equal_constants(capture: Capture) -> Capture:
-    """The mini-batch with the constants of a source as one table, and each external the first one that it equals."""
-    tables = {
+def _tables_of(capture: Capture) -> dict[int, torch.Tensor]:
+    """Of sources whose constants may be equal a table of them."""
+    return {
         source: table
         for source, pool in capture.constants.items()
         if capture.sources[source].kind == "constant" and (table := _table_of(pool)) is not None
     }
-    if not tables:
-        return capture
-    told = np.zeros((3, len(capture.sources)), np.int64)
+
+
+def _told_of(tables: dict[int, torch.Tensor]) -> Longs:
+    """Source, address, rows and bytes of a row of each table, (tables, 4)."""
+    told = []
     for source, table in tables.items():
         count = table.shape[0]  # `len` asks whether others answer for the tensor
-        told[:, source] = table.data_ptr(), count, table.numel() // count * table.itemsize
-    index = shareloops.first_of_equal(capture.external_source, capture.external_index, *told)
-    return capture.changed(external_index=index, constants={**capture.constants, **tables})
+        told.append((source, table.data_ptr(), count, table.numel() // count * table.itemsize))
+    return np.array(told, np.int64).reshape(len(told), 4)
 
 
 def _table_of(pool: Any) -> torch.Tensor | None:

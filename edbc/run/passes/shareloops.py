@@ -170,22 +170,25 @@ def find_equal_nodes(node_type, operand_ptr, operands, operand_output, external_
 
 @wrapping
 @njit(cache=True)
-def first_of_equal(external_source, external_index, address, count, size):
-    """What of its source each external is, of constants the first one of the same bytes. Source s has `count[s]` of
-    them, 0 where it has none to compare, of `size[s]` bytes each from `address[s]` on. O(externals + bytes)."""
-    index, begin, first = external_index.copy(), np.cumsum(count) - count, np.empty(count.sum(), np.int64)
-    for s in range(len(count)):
-        rows = first[begin[s] : begin[s] + count[s]]
-        if size[s] % 8 == 0 and address[s] % 8 == 0:
-            _find_equal_rows(address[s], count[s], size[s] // 8, U(0), rows)
-        elif size[s] % 4 == 0 and address[s] % 4 == 0:
-            _find_equal_rows(address[s], count[s], size[s] // 4, np.uint32(0), rows)
+def first_of_equal(external_source, external_index, told):
+    """What of its source each external is, of constants the first one of the same bytes. Each of `told` says a source,
+    the address of its constants, how many they are, and the bytes of each. O(externals + bytes)."""
+    index, end = external_index.copy(), told[:, 2].cumsum()
+    every, begin = np.empty(end[-1] if len(end) else 0, np.int64), np.full(told[:, 0].max() + 1 if len(end) else 0, -1)
+    for k in range(len(told)):
+        source, address, count, size = told[k]
+        begin[source] = end[k] - count
+        first = every[begin[source] : end[k]]
+        if size % 8 == 0 and address % 8 == 0:
+            _find_equal_rows(address, count, size // 8, U(0), first)
+        elif size % 4 == 0 and address % 4 == 0:
+            _find_equal_rows(address, count, size // 4, np.uint32(0), first)
         else:
-            _find_equal_rows(address[s], count[s], size[s], np.uint8(0), rows)
+            _find_equal_rows(address, count, size, np.uint8(0), first)
     for e in range(len(index)):
         s = external_source[e]
-        if count[s]:
-            index[e] = first[begin[s] + index[e]]
+        if s < len(begin) and begin[s] >= 0:
+            index[e] = every[begin[s] + index[e]]
     return index
 
 
@@ -226,13 +229,15 @@ def _find_equal_rows(address, count, size, like, first):
 
 
 @njit(cache=True)
-def share_nodes(node_type, operand_ptr, operands, operand_output, external_source, external_index, detached,
+def share_nodes(node_type, operand_ptr, operands, operand_output, external_source, external_index, told, detached,
                 result_node, at_least, share_of_first):  # fmt: skip
-    """The graph of the nodes that lead, in their order: types, operand borders, operands and their outputs; in that
-    graph the nodes of results and what of it is `detached`; and how many nodes it lacks. See `find_equal_nodes`. Where
-    fewer than `at_least` are shared, that number alone means something."""
+    """The graph of the nodes that lead, in their order: types, operand borders, operands and their outputs; what of its
+    source each external is (`first_of_equal`); in that graph the nodes of results and what of it is `detached`; and how
+    many nodes it lacks. See `find_equal_nodes`. Where fewer than `at_least` are shared, that number alone means
+    something."""
+    index = first_of_equal(external_source, external_index, told)
     leader, shared = find_equal_nodes(
-        node_type, operand_ptr, operands, operand_output, external_source, external_index, detached, at_least,
+        node_type, operand_ptr, operands, operand_output, external_source, index, detached, at_least,
         share_of_first,
     )  # fmt: skip
     n, entries = len(node_type) - shared, 0
@@ -249,7 +254,7 @@ def share_nodes(node_type, operand_ptr, operands, operand_output, external_sourc
         np.empty(min(n, len(detached)), np.bool_),
     )
     if n == 0:
-        return new_type, new_ptr, new_operands, new_output, new_result, new_detached, shared
+        return new_type, new_ptr, new_operands, new_output, index, new_result, new_detached, shared
     made = at = 0
     for v in range(len(node_type)):
         u = leader[v]
@@ -270,4 +275,4 @@ def share_nodes(node_type, operand_ptr, operands, operand_output, external_sourc
     for r in range(len(result_node)):
         v = result_node[r]
         new_result[r] = v if v < 0 else leader[v]
-    return new_type, new_ptr, new_operands, new_output, new_result, new_detached, shared
+    return new_type, new_ptr, new_operands, new_output, index, new_result, new_detached, shared

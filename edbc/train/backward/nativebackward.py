@@ -93,7 +93,7 @@ class NativeReversal(Reversal):
         memory = self.arenas.memory
         self.values = Rows(memory.base, memory.stride, memory.externals, memory.external_start,
                            memory.external_address)  # fmt: skip
-        self.dtypes = [torch_dtype(c.dtype) for c in placement.classes]
+        self.dtypes = placement.dtypes
         short = [has_gradient(c) and d not in _LIKE for c, d in zip(placement.classes, self.dtypes, strict=True)]
         self._short = np.array(short, np.bool_)
         self._segments = self.segment.segments()

@@ -98,7 +98,7 @@ class StepReversal:
         self.placement, self.schedule, self.graph = segment.placement, segment.schedule, segment.graph
         self.extremes = {k: g.op for k, g in gradients.items() if isinstance(g, ReductionGradient)
                          and g.op not in COPIES}  # fmt: skip
-        self.dtypes = [torch_dtype(c.dtype) for c in self.placement.classes]
+        self.dtypes = self.placement.dtypes
         self.class_first = np.concatenate([[0], np.cumsum(self.placement.class_rows)]).astype(np.int64)
 
     def run(self, results: Sequence[ClassGradient], capture: Capture, inputs: Inputs,

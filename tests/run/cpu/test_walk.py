@@ -19,7 +19,7 @@ from walk_reference import walk_reference
 from edbc.cells.rows.choice import COMPARISONS, ComparisonKernel
 from edbc.cells.rows.choiceloop import chosen
 from edbc.run.cpu import cpubackend
-from edbc.run.cpu.walk import Memory, bind_rows, record_of_memory
+from edbc.run.cpu.walk import Memory, bind_tables, record_of_memory
 from edbc.run.reference import ProgramKernel
 from edbc.run.session import Net
 
@@ -246,10 +246,14 @@ def test_binding_externals(data: st.DataObject) -> None:
     none = np.zeros((1, 1), np.int64)
     memory = Memory(stride, longs, start, none, none, longs, np.zeros(num * classes, np.int64))
     record = record_of_memory(memory)
-    bind_rows(rows[externals], index, c, address, record)
+    is_one = data.draw(st.booleans())
+    middle = len(externals) // 2
+    tables = [(c, 0, middle, address, not is_one), (c, middle, len(externals), address + 8, True)]
+    bind_tables(rows[externals], index, np.array(tables, np.int64), record)
 
     expected = np.zeros((classes, num), np.int64)
-    for external, i in zip(externals, index, strict=True):
-        expected[c, rows[external]] = address + i * stride[c]
+    for place, (external, i) in enumerate(zip(externals, index, strict=True)):
+        of_table = address + 8 if place >= middle else address
+        expected[c, rows[external]] = of_table + (0 if is_one and place < middle else i * stride[c])
     np.testing.assert_array_equal(record[-num * classes :], expected.reshape(-1))
     np.testing.assert_array_equal(record[: -num * classes], record_of_memory(memory)[: -num * classes])
