@@ -430,7 +430,7 @@ class _Shows:
                 del shown
                 raise CannotKeep
             shown.require_unchanged()
-            self.steps[-1].leaves.clear()
+            self.steps[-1].end()
             return result
 
         return forward

@@ -98,11 +98,18 @@ class Steps:
         self.values, self.num_leaves = [leaf.detach() for leaf in leaves], len(leaves)
         self.seen_of = list(range(len(leaves)))
         """By value, the leaf whose memory it shows; -1 for what has its own."""
+        self.known: dict[Any, Leaf] = {}
+        """What calls with equal arguments have given: four heads of attention compare one adjacency."""
         self.leaves = [self._leaf(number) for number in self.seen_of]
         """Until forward has run: nobody is to have a stand-in then."""
 
     def _leaf(self, number: int) -> Leaf:
         return Leaf(self.watch.rec, self.watch, number, self.values[number])
+
+    def end(self) -> None:
+        """Forward has run."""
+        self.leaves.clear()
+        self.known.clear()
 
     def take(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
         """What a call gives, and keep it as a step; NotImplemented for one that is recorded: not of the instance alone,
@@ -114,6 +121,9 @@ class Steps:
         if rules.changes_in_place(func, name, kwargs) or name == "requires_grad_" or autocast.state() is not None:
             raise CannotKeep
         told, given = self._both((args, kwargs), name in rules.NUMERIC)
+        key = _key((func, told))
+        if key in self.known:
+            return self.known[key]
         result, seen = _FAILED, _Seen()
         try:
             with seen:
@@ -130,9 +140,12 @@ class Steps:
             raise CannotKeep
         taken = [item for item in flat(args, kwargs) if type(item) is Leaf]
         known = {id(leaf.tensor): leaf for leaf in taken}
-        leaves = [known.get(id(tensor)) or leaf for tensor, leaf in zip(tensors, self._add(func, told, tensors, taken),
-                                                                        strict=True)]  # fmt: skip
-        return leaves[0] if type(outputs) is Hole else fill(outputs, leaves)
+        new = self._add(func, told, tensors, taken)
+        leaves = [known.get(id(tensor), leaf) for tensor, leaf in zip(tensors, new, strict=True)]
+        found = leaves[0] if type(outputs) is Hole else fill(outputs, leaves)
+        if key is not None and type(found) is Leaf:
+            self.known[key] = found
+        return found
 
     def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
         """A tensor of numbers at these places."""
@@ -185,6 +198,17 @@ class Steps:
             pairs = [self._both(part, is_numeric) for part in item]
             return kind(pair[0] for pair in pairs), kind(pair[1] for pair in pairs)
         return item, item
+
+
+def _key(item: Any) -> Any:
+    """What tells a call from others, as a dict's key; None where its arguments hold what has none."""
+    kind = type(item)
+    if kind is tuple or kind is list or kind is dict:
+        parts = [_key(part) for part in (item.items() if kind is dict else item)]
+        return None if None in parts else (kind, *parts)
+    if kind in (torch.Tensor, OfNumbers, Fill, slice) or kind.__hash__ is None:
+        return None
+    return kind, repr(item) if kind is float else item
 
 
 def needed(steps: Sequence[Step], wanted: set[int]) -> list[Step]:

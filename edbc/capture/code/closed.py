@@ -582,7 +582,7 @@ class _Reading:
         else:
             if not hasattr(module, name):  # it is asked for, or in a branch that is not taken
                 self._require_kept(node, None)
-                held = module._parameters, module._buffers, module._modules
+                held: list[Mapping[str, Any]] = [module._parameters, module._buffers, module._modules]
                 for namespace in (*held, *map(vars, (module, *_classes_of(module)))):
                     self.closed.look_ups.add(standing(namespace, name))
                 return None, True

@@ -347,6 +347,25 @@ def test_what_torch_computes_of_an_instance_alone_is_torchs() -> None:
         assert net.prepare(drawn(vector, 4)).capture.graph.num_nodes == len(recorded_graph(net, vector).node_type)
 
 
+class OfItself(OfOne):
+    """Calls that give a leaf back, and one that is made four times."""
+
+    def forward(self, x: Any) -> Any:
+        x = F.dropout(x.contiguous().float(), 0.5, False)
+        return torch.stack([self.up(torch.where(x > 0, x, -x)) for _ in range(4)]).sum(0)
+
+
+def test_calls_that_give_a_leaf_back_and_equal_ones() -> None:
+    """The same stand-in; equal calls are one step."""
+    net = bound(seeded(OfItself).eval(), drawn(vector, 0, 12))
+    require_eager(net, drawn(vector, 1, 12))
+    before = net.alike.found
+    require_eager(net, drawn(vector, 3, 4))
+    assert net.alike.found == before + 4
+    [mould] = {id(m): m for m in net.alike._moulds.values() if m is not None}.values()
+    assert len(mould.steps) == len({(step.function, repr(step.args)) for step in mould.steps})
+
+
 def recorded_graph(net: Any, make: Any) -> Any:
     """Of a mini-batch each instance of which is recorded."""
     alike = net.alike
