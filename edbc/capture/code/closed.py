@@ -582,8 +582,8 @@ class _Reading:
         else:
             if not hasattr(module, name):  # it is asked for, or in a branch that is not taken
                 self._require_kept(node, None)
-                held: list[Mapping[str, Any]] = [module._parameters, module._buffers, module._modules]
-                for namespace in (*held, *map(vars, (module, *_classes_of(module)))):
+                own = module._parameters, module._buffers, module._modules, vars(module)
+                for namespace in (*own, *map(vars, _classes_of(module))):
                     self.closed.look_ups.add(standing(namespace, name))
                 return None, True
         self.refuse(node, f"{ast.unparse(node)}: {name!r} is not known to stay as it is")
