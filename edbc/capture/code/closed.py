@@ -582,7 +582,7 @@ class _Reading:
         else:
             if not hasattr(module, name):  # it is asked for, or in a branch that is not taken
                 self._require_kept(node, None)
-                own = module._parameters, module._buffers, module._modules, vars(module)
+                own: tuple[Any, ...] = module._parameters, module._buffers, module._modules, vars(module)
                 for namespace in (*own, *map(vars, _classes_of(module))):
                     self.closed.look_ups.add(standing(namespace, name))
                 return None, True

@@ -158,14 +158,14 @@ def _num_normalized(call: Call) -> int:
 
 
 def _batch_norm(call: Call) -> Any:
-    """`F.batch_norm(rows, mean, var, weight, bias)` with the statistics that are given: of each row, whose channels are
-    its first dimension."""
+    """`F.batch_norm(rows, mean, var, weight, bias)` with the statistics that are given: of each row. Channels are the
+    second dimension of the whole."""
     names = "input running_mean running_var weight bias training momentum eps".split()
     given = {name: call.given(i, name, None) for i, name in enumerate(names)}
     rows, mean, variance = given["input"], given["running_mean"], given["running_var"]
-    if type(rows) is not Ragged or rows.at or rows.ndim < 2 or given["training"] or call.num_ragged != 1:
+    if type(rows) is not Ragged or rows.at == 1 or rows.ndim < 2 or given["training"] or call.num_ragged != 1:
         return NotImplemented
-    function, ones = call.rec.function, (1,) * (rows.ndim - 2)
+    function, ones = call.rec.function, (1,) * (rows.ndim - 2 - (rows.at > 0))
 
     def of_channel(tensor: Any) -> Any:
         return tensor.view(-1, *ones) if ones else tensor
@@ -177,7 +177,7 @@ def _batch_norm(call: Call) -> Any:
         result = function(torch.mul, (function(torch.sub, (row, of_channel(mean)), {}), scale), {})
         return result if given["bias"] is None else function(torch.add, (result, of_channel(given["bias"])), {})
 
-    return each_row(call.rec, [rows], one, 0)
+    return each_row(call.rec, [rows], one, rows.at)
 
 
 _RULES: dict[str, Rule] = {

@@ -21,6 +21,13 @@ def points(rng: Random) -> torch.Tensor:
     return torch.tensor([rng.gauss(0, 1) for _ in range(3 * count)]).view(1, count, 3)
 
 
+def statistics(norm: nn.BatchNorm1d) -> nn.BatchNorm1d:
+    """As training leaves them."""
+    nn.init.uniform_(norm.running_mean)  # type: ignore[arg-type]
+    nn.init.uniform_(norm.running_var, 0.5, 2)  # type: ignore[arg-type]
+    return norm
+
+
 class SetAttention(nn.Module):
     """Attention of heads that were cut out by `split` and put side by side by `cat` (Lee et al., "Set Transformer",
     2019), of a set to itself, of learned points to it and of it to them."""
@@ -49,11 +56,9 @@ class Heads(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.norm = nn.Linear(3, HIDDEN), nn.BatchNorm1d(HIDDEN)
+        self.up, self.norm = nn.Linear(3, HIDDEN), statistics(nn.BatchNorm1d(HIDDEN))
         self.weights = nn.ParameterList([torch.randn(HEADS, HIDDEN, HIDDEN // HEADS) / 3 for _ in range(3)])
         self.out = nn.Parameter(torch.randn(HEADS, HIDDEN // HEADS, HIDDEN) / 3)
-        nn.init.uniform_(self.norm.running_mean)  # type: ignore[arg-type]
-        nn.init.uniform_(self.norm.running_var, 0.5, 2)  # type: ignore[arg-type]
 
     def forward(self, x: torch.Tensor) -> Any:
         count = x.size(1)
@@ -72,11 +77,12 @@ class Channels(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.window, self.norm = nn.Conv1d(3, HIDDEN, 3, padding=1), nn.BatchNorm1d(HIDDEN)
+        self.window, self.norm = nn.Conv1d(3, HIDDEN, 3, padding=1), statistics(nn.BatchNorm1d(HIDDEN))
 
     def forward(self, x: torch.Tensor) -> Any:
-        h = self.norm(self.window(x.transpose(1, 2)).transpose(1, 2).squeeze(0))
-        return torch.relu(h).amax(0)
+        h = self.window(x.transpose(1, 2))
+        rows = self.norm(h.transpose(1, 2).squeeze(0))
+        return torch.relu(rows).amax(0), torch.max(self.norm(h), 2, keepdim=True)[0].view(-1, HIDDEN)
 
 
 class FirstOfTwo(nn.Module):
