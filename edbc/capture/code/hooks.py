@@ -3,7 +3,7 @@
 Such a module is a node, or a part of one, and runs once for a whole batch in code that no module is called from. Eager
 would call its hooks once per node; so they are refused. Hooks of parameters and of the modules around cells are no
 matter: the former belong to autograd, the latter run while recording (backward hooks of modules do not, and are refused
-everywhere).
+everywhere). So do hooks that compute a weight of torch's layers outside of marked cells.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torch import nn
+from torch.nn.utils.weight_norm import WeightNorm
 
 from edbc.errors import UnsupportedError
 
@@ -26,8 +27,14 @@ def hooks_of(module: nn.Module) -> list[dict[int, object]]:
 
 
 def num_hooks(module: nn.Module) -> int:
-    """Hooks that are registered on a module itself."""
-    return sum(map(len, hooks_of(module)))
+    """Hooks that are registered on a module itself, but for those that compute its weight."""
+    return sum(map(len, hooks_of(module))) - computes_weight(module)
+
+
+def computes_weight(module: nn.Module) -> int:
+    """How many of a module's hooks are torch's older weight norm, which makes the weight anew for each call. They run
+    while recording, and what they make is a function of parameters."""
+    return sum(isinstance(hook, WeightNorm) for hook in module._forward_pre_hooks.values())
 
 
 def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None:
@@ -43,5 +50,5 @@ def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None
                 raise UnsupportedError(
                     f"module {path or type(module).__name__!r} has a hook ({name.strip('_')}) that would not be "
                     "called: it runs for whole batches at once; remove the hook, put it on a parameter, or use "
-                    "torch.nn.utils.parametrizations in place of the older weight_norm and spectral_norm"
+                    "torch.nn.utils.parametrizations in place of the older spectral_norm, and weight_norm in a cell"
                 )

@@ -32,7 +32,7 @@ from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
 from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
 from edbc.capture.code.closed import Closed, methods_of, names_of_cells
-from edbc.capture.code.hooks import hooks_of, num_hooks, refuse_hooks
+from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
@@ -143,8 +143,9 @@ def _tied_names(model: nn.Module) -> list[tuple[str, ...]]:
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """True for modules that torch.nn itself defines, containers apart."""
-    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CONTAINERS)
+    """True for modules that torch.nn itself defines, containers apart, and those whose weight a hook computes."""
+    is_torchs = type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CONTAINERS)
+    return is_torchs and not computes_weight(module)
 
 
 class ModelView(CellTracer):

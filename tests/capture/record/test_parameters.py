@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
 import edbc
+from edbc.errors import UnsupportedError
 
 
 @edbc.cell
@@ -91,6 +93,50 @@ def test_changes_between_mini_batches_are_seen(change: str) -> None:
         for a, b in zip(ours, model(ids), strict=True):
             torch.testing.assert_close(a, b.detach())
         assert any(not torch.equal(a, b) for a, b in zip(ours, old, strict=True))
+
+
+def older_weight_norm(layer: nn.Module) -> nn.Module:
+    """A hook makes the weight anew whenever the layer is called."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        return nn.utils.weight_norm(layer)
+
+
+class OfHooks(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.normed = older_weight_norm(nn.Linear(SIZE, SIZE))
+
+    def forward(self, ids: list[int]) -> Any:
+        h = self.start
+        for i in ids:
+            h = torch.tanh(self.normed(self.table.weight[i]) + h)
+        return h
+
+
+def test_weights_that_hooks_compute() -> None:
+    """The older weight norm: a function of two parameters, with gradients, which may change between mini-batches."""
+    require_parity(seeded(OfHooks), words(8), sizes=(1, 7))
+    model: Any = seeded(OfHooks)
+    net = bound(model, words(8))
+    for ids, ours in zip(words(4), net(words(4)), strict=True):
+        torch.testing.assert_close(ours, model(ids))
+    sum(x.sum() for x in net(words(4))).backward()
+    ours = [model.normed.weight_g.grad.clone(), model.normed.weight_v.grad.clone()]
+    model.zero_grad()
+    sum(model(ids).sum() for ids in words(4)).backward()
+    for mine, theirs in zip(ours, [model.normed.weight_g.grad, model.normed.weight_v.grad], strict=True):
+        torch.testing.assert_close(mine, theirs)
+    model.normed.weight_g.data.mul_(3)
+    torch.testing.assert_close(net(words(1))[0], model(words(1)[0]))
+
+
+def test_hooks_that_compute_a_weight_inside_of_a_marked_cell_are_refused() -> None:
+    """With what to use in their place."""
+    model = seeded(Model)
+    model.tied.normed = older_weight_norm(nn.Linear(SIZE, SIZE))
+    with pytest.raises(UnsupportedError, match=r"'tied\.normed' has a hook.*parametrizations"):
+        bound(model, words(8))
 
 
 def test_an_unused_parameter_is_left_alone() -> None:
