@@ -828,9 +828,9 @@ class Recorder:
             self.sizes.setdefault(ragged_class(row_shape, dtype, at), set()).add(size)
 
     def note_sizes(self, tensor: torch.Tensor) -> None:
-        """Those of a tensor of the instance's."""
+        """Those of a tensor of the instance's; of masks and indices the leading one."""
         shape = tuple(tensor.shape)
-        for at, size in enumerate(shape):
+        for at, size in enumerate(shape if tensor.is_floating_point() else shape[:1]):
             self.note_size(size, shape[:at] + shape[at + 1 :], tensor.dtype, at)
 
     def note_stacked(self, name: str) -> None:
