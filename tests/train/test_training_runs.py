@@ -49,7 +49,7 @@ def growth(steps: int, warm_up: int) -> Held:
 
 @pytest.mark.long
 def test_memory_is_flat_over_a_hundred_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 steps add less than 0.7 MB and 20 objects each to what the first 60 took, which fill caches, small ones here;
+    """100 steps add less than 0.7 MB and 30 objects each to what the first 60 took, which fill caches, small ones here;
     a kept arena each would be more."""
     for module in (table, session):
         monkeypatch.setattr(module, "MOST", 16)
@@ -57,7 +57,7 @@ def test_memory_is_flat_over_a_hundred_steps(monkeypatch: pytest.MonkeyPatch) ->
     added = growth(steps, budget(60, 10))
 
     assert added.malloced < 0.7e6
-    assert added.blocks < 20 * steps
+    assert added.blocks < 30 * steps
 
 
 @pytest.mark.slow

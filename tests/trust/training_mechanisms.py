@@ -306,8 +306,8 @@ TRAINING = (
         "modes",
         "the mode of the first mini-batch serves all",
         "edbc/run/session.py",
-        "tuple(module.training for module in self.model.modules()), self._autocast_now()",
-        "next(iter(self._of_mode))[0], self._autocast_now()",
+        "mode = self._training(), self._autocast_now()",
+        "mode = next(iter(self._of_mode))[0], self._autocast_now()",
         (MODELS + "::test_modes",),
     ),
     Mechanism(
@@ -346,8 +346,8 @@ TRAINING = (
         "autocast",
         "a net has no twin for a state of torch.autocast",
         "edbc/run/session.py",
-        "for module in self.model.modules()), self._autocast_now()",
-        "for module in self.model.modules()), None",
+        "mode = self._training(), self._autocast_now()",
+        "mode = self._training(), None",
         (AUTOCAST + "::test_the_loop_of_a_user", "tests/run/test_autocast.py::test_models_equal_eager"),
     ),
     Mechanism(

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from edbc.cells.rows.choice import COMPARISONS
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.pointers import load, store
 
-_LT, _LE, _GT, _GE, _EQ, _NE = map(COMPARISONS.index, ("lt", "le", "gt", "ge", "eq", "ne"))
+NUM_COMPARISONS = 6
+"""Of `choice.COMPARISONS`, in whose order they are numbered."""
+_LT, _LE, _GT, _GE, _EQ, _NE = range(NUM_COMPARISONS)
 _INT, _LONG = np.int32(0), np.int64(0)
 _ALL_BUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 _ALL_BUT_SIGN_64, _INFINITY_64 = 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000

@@ -92,7 +92,7 @@ class Frame:
 def _frame_of(placement: Placement) -> Frame:
     """Class after class, each from the beginning of a cache line on."""
     base, external_start, num_externals, size, values = frame_of(
-        placement.class_rows, placement.class_externals, placement.row_bytes
+        placement.class_rows, placement.class_externals, placement.row_bytes, ALIGNMENT
     )
     memory = Memory(
         placement.row_bytes, placement.class_externals, external_start, placement.operand_class,

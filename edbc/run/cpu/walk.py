@@ -22,8 +22,7 @@ import numpy as np
 from edbc.cells.kernels import outer, steps
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
 from edbc.cells.rows import choiceloop, reduction
-from edbc.cells.rows.choice import COMPARISONS
-from edbc.cells.rows.choiceloop import chosen, compare
+from edbc.cells.rows.choiceloop import NUM_COMPARISONS, chosen, compare
 from edbc.cells.rows.reduction import OPS
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
@@ -43,7 +42,6 @@ from edbc.native.pointers import (
     vector_of,
     widened,
 )
-from edbc.native.pool import ALIGNMENT
 from edbc.run.cpu import teamwork
 from edbc.run.cpu.teamwork import call_step
 from edbc.schedule.waves import tasks
@@ -57,7 +55,7 @@ _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """The walk alone makes arrays: what it calls takes some out of named tuples for every row."""
 
 TORCH, PROGRAM, EXCERPT, LARGEST, SMALLEST, COMPARISON = range(6)
-REDUCTION = COMPARISON + len(COMPARISONS)
+REDUCTION = COMPARISON + NUM_COMPARISONS
 """What runs a type: torch, steps, copies, a choice, or (from COMPARISON and from REDUCTION on) the comparison of that
 number in `choice.COMPARISONS` and the reduction of that number in `reduction.OPS`."""
 
@@ -403,8 +401,8 @@ walk, walk_stages = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True)
-def frame_of(class_rows, class_externals, row_bytes):
-    """Where classes stand in a buffer, each from the beginning of a cache line on: of each where it begins, as if its
+def frame_of(class_rows, class_externals, row_bytes, alignment):
+    """Where classes stand in a buffer, each from a multiple of so many bytes on: of each where it begins, as if its
     externals stood before it, and where the addresses of these do; how many these are; bytes of the buffer, and of
     values in it."""
     base, external_start = np.empty(len(row_bytes), np.int64), np.empty(len(row_bytes), np.int64)
@@ -414,7 +412,7 @@ def frame_of(class_rows, class_externals, row_bytes):
         in_class = (class_rows[c] - class_externals[c]) * row_bytes[c]
         num_externals += class_externals[c]
         values += in_class
-        size += (in_class + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+        size += (in_class + alignment - 1) // alignment * alignment
     return base, external_start, num_externals, size, values
 
 
