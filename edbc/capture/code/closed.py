@@ -496,8 +496,8 @@ class _Reading:
         """`super().forward`: what the class after this one has by the name."""
         code, module = self.function.__code__, self.module
         owner = self.function.__closure__[code.co_freevars.index(_CLASS)].cell_contents
-        classes = type(module).__mro__
-        kind = next((k for k in classes[classes.index(owner) + 1 :] if name in vars(k)), object)
+        classes = itertools.dropwhile(lambda kind: kind is not owner, type(module).__mro__)
+        kind = next((kind for kind in itertools.islice(classes, 1, None) if name in vars(kind)), object)
         item = vars(kind).get(name)
         if type(item) is FunctionType and not _is_torchs(kind.__module__):
             self.closed.look_ups.add(LookUp(vars(kind), name, item))

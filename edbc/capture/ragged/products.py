@@ -76,7 +76,7 @@ def _of_columns(call: Call, left: Any, right: Ragged) -> Any:
     def one(column: Any) -> Any:
         return call.rec.function(torch.matmul, (left, column.unsqueeze(-1)), {}).squeeze(-1)
 
-    return each_row(call.rec, [right], one, max(left.ndim - 1, right.ndim - 1))
+    return each_row(call.rec, [right], one, max(left.ndim, right.ndim) - 1 - (left.ndim == 1))
 
 
 def _of_batches(call: Call, left: Any, right: Any, place: int) -> Any:

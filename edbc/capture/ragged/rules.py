@@ -163,6 +163,8 @@ def _batch_norm(call: Call) -> Any:
     names = "input running_mean running_var weight bias training momentum eps".split()
     given = {name: call.given(i, name, None) for i, name in enumerate(names)}
     rows, mean, variance = given["input"], given["running_mean"], given["running_var"]
+    if call.func is torch.batch_norm:  # which has its arguments in another order
+        return NotImplemented
     if type(rows) is not Ragged or rows.at == 1 or rows.ndim < 2 or given["training"] or call.num_ragged != 1:
         return NotImplemented
     function, ones = call.rec.function, (1,) * (rows.ndim - 2 - (rows.at > 0))

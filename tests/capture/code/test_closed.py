@@ -444,6 +444,14 @@ def test_what_super_finds_is_read() -> None:
         assert "self.calls is assigned" in obstacle.reason
 
 
+def test_super_in_a_method_of_another_class_is_not_known() -> None:
+    """A function that was given to a class."""
+    model = type("Given", (Layer,), {"forward": Above.forward})()
+    obstacle = Closed(model).obstacle(model, "forward")
+    assert obstacle is not None
+    assert "super().forward is not known" in obstacle.reason
+
+
 def test_methods_are_the_users() -> None:
     """Those of torch and special ones are none; what a class overrides is found as it is called."""
     assert set(methods_of(Counts())) == {"forward", "counted"}

@@ -107,6 +107,30 @@ def test_they_are_rows_as_the_first_one_is(model: type[nn.Module]) -> None:
     assert all(new.op == "torch.stack" for new in net.table.types[before:])  # results
 
 
+class Queries(nn.Module):
+    """One query of rows and of batches of them, and functions with their defaults and by position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.query = nn.Linear(3, HIDDEN), nn.Parameter(torch.randn(HIDDEN))
+        self.norm = statistics(nn.BatchNorm1d(HIDDEN))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.up(x[0])
+        scores, batched = self.query @ h.T, torch.matmul(self.query, h[None].transpose(1, 2))
+        rows = F.batch_norm(h, self.norm.running_mean, self.norm.running_var)
+        mean, variance = self.norm.running_mean, self.norm.running_var
+        rows = rows + torch.batch_norm(h, self.query, None, mean, variance, False, 0.1, 1e-5, False)
+        weights = torch.softmax(h @ h.T, 1, torch.float64)
+        return scores.softmax(0) @ rows, batched.softmax(-1).amax(-1), (weights @ h.double()).sum(0)
+
+
+def test_a_query_alone_and_functions_with_their_defaults() -> None:
+    """Of a vector and columns there are numbers."""
+    torch.manual_seed(0)
+    of_model(Queries(), points)
+
+
 def test_channels_may_come_first() -> None:
     """`f32[3,n]`."""
 

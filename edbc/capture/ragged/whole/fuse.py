@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
 from edbc.capture.ragged.whole.function import Apply, triangle
@@ -62,7 +63,7 @@ def _written(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[in
         return None
     ndim = ndims[value]
     dims = [*weights.args[1:2], *[value for key, value in weights.kwargs.items() if key == "dim"]]
-    is_cast = len(weights.args) > 3 or weights.kwargs.get("dtype") is not None
+    is_cast = any(isinstance(item, torch.dtype) for item in (*weights.args[2:], weights.kwargs.get("dtype")))
     if is_cast or len(dims) != 1 or dims[0] not in (-1, ndim - 1):
         return None
     scores, causal = _unmasked(weights.args[0])
