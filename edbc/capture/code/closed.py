@@ -19,8 +19,8 @@ Definitions.
     `yield`, a name that is made, a list of tensors kept on the module) makes it *open*, with the line and the reason:
     an `Obstacle`.
 (2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s,
-    and so is its code: while they find the same, it computes the same. What it reads of modules is held by
-    `ModelView.require_unchanged`.
+    and so is its code: while they find the same, it computes the same. A function *rests on* its own and on those of
+    what it calls. What it reads of modules is held by `ModelView.require_unchanged`, but for what their classes have.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -132,6 +132,8 @@ class Closed:
     def __init__(self, model: nn.Module):
         self.model = model
         self.look_ups = LookUps()
+        self._rests_on: dict[tuple[int, Any], tuple[LookUps, set[tuple[int, Any]]]] = {}
+        """Of each function that was read: its own look-ups, and what it calls, definition (2)."""
         self._verdicts: dict[tuple[int, Any], Obstacle | None] = {}
         self._kept: list[Any] = []
         self._changing: set[tuple[int, Any]] = set()
@@ -162,22 +164,53 @@ class Closed:
                 found.setdefault(name, []).append(module)
         return found
 
+    def note(self, look_up: LookUp) -> None:
+        """Add a look-up; the function that is being read rests on it."""
+        self.look_ups.add(look_up)
+        if self._being_read:
+            self._rests_on[self._being_read[-1]][0].add(look_up)
+
+    def note_found(self, kind: type, name: str) -> None:
+        """Add what a class has by a name: no class in front of the one that defines it has that name."""
+        for owner in kind.__mro__:
+            self.note(standing(vars(owner), name))
+            if name in vars(owner):
+                return
+
+    def first_broken(self, function: Any, module: nn.Module | None) -> str | None:
+        """Of what a function, or a method of a module, rests on, what finds something else by now, for people; None
+        where all holds. Linear in the look-ups of what it calls."""
+        waiting, seen = [(id(module), function)], set[tuple[int, Any]]()
+        while waiting:
+            key = waiting.pop()
+            look_ups, called = self._rests_on[key]
+            if not look_ups.still_hold():
+                return look_ups.first_broken()
+            seen.add(key)
+            waiting += called - seen
+        return None
+
     def obstacle(self, module: nn.Module, name: str) -> Obstacle | None:
         """Why a method is open; None for a closed one."""
+        self.note_found(type(module), name)
         return self.function_obstacle(methods_of(module)[name], module)
 
     def function_obstacle(self, function: Any, module: nn.Module | None) -> Obstacle | None:
         """Why a function, or a method of a module, is open; None for a closed one."""
         key = id(module), function
+        if self._being_read:
+            self._rests_on[self._being_read[-1]][1].add(key)
         if key not in self._verdicts:
             self._verdicts[key] = Obstacle(_first_line(function), f"{function.__name__} calls itself")
             self._kept.append(module)
+            self._rests_on[key] = LookUps(), set()
             self._being_read.append(key)
             try:
                 reading = _Reading(self, function, module)
                 reading.check()
                 self._verdicts[key] = None
-                self.look_ups.add_code(function)
+                for code in (self.look_ups, self._rests_on[key][0]):
+                    code.add_code(function)
                 if reading.may_change_nests():
                     self._changing.add(key)
             except _Open as found:
@@ -194,6 +227,12 @@ class Closed:
         if obstacle is not None:
             raise _Open(obstacle)
 
+    def require_method(self, module: nn.Module, name: str) -> None:
+        """Raise _Open for an open method."""
+        obstacle = self.obstacle(module, name)
+        if obstacle is not None:
+            raise _Open(obstacle)
+
     def require_module(self, module: nn.Module) -> None:
         """Raise _Open where calls of a module, or of a module inside it, are open."""
         for part in module.modules():
@@ -203,7 +242,7 @@ class Closed:
                 what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
                 raise _Open(Obstacle(_file_of(type(part)), what))
             if "forward" in methods_of(part):
-                self.require_function(methods_of(part)["forward"], part)
+                self.require_method(part, "forward")
 
     def only_computes(self, function: Any, module: nn.Module | None) -> bool:
         """Whether a function, or a method of a module, is closed and leaves the nests that it is given as they are."""
@@ -247,13 +286,13 @@ class Closed:
                     self.require_function(function, None)
                 elif not isinstance(item, _PLAIN):
                     raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
-                self.look_ups.add(LookUp(vars(owner), name, item))
+                self.note(LookUp(vars(owner), name, item))
 
     def require_named(self, name: str) -> None:
         """Raise _Open unless a module's method of that name, called of something unknown, is closed in every module."""
         self._named.add(name)
         for module in self._methods.get(name, ()):
-            self.require_function(methods_of(module)[name], module)
+            self.require_method(module, name)
 
 
 _OF_PLAIN = frozenset(
@@ -500,7 +539,7 @@ class _Reading:
         kind = next((kind for kind in itertools.islice(classes, 1, None) if name in vars(kind)), object)
         item = vars(kind).get(name)
         if type(item) is FunctionType and not _is_torchs(kind.__module__):
-            self.closed.look_ups.add(LookUp(vars(kind), name, item))
+            self.closed.note(LookUp(vars(kind), name, item))
             self.closed.require_function(item, module)
         elif name != "forward" or kind in (nn.Module, object):
             self.refuse(node, f"super().{name} is not known to compute")
@@ -526,7 +565,7 @@ class _Reading:
                 self.refuse(node, f"{name} does more than compute")
             return
         found = namespace[name]
-        self.closed.look_ups.add(LookUp(namespace, name, found))
+        self.closed.note(LookUp(namespace, name, found))
         self._walk(node, ".".join((name, *names)), found, names)
 
     def _walk(self, node: ast.AST, text: str, found: Any, names: tuple[str, ...]) -> None:
@@ -547,7 +586,7 @@ class _Reading:
                     self._require_kept(node, None)
                 if not hasattr(found, name):
                     self.refuse(node, f"{text} is not defined when the model is bound")
-                self.closed.look_ups.add(standing(vars(found), name))
+                self.closed.note(standing(vars(found), name))
                 found = getattr(found, name)
             else:
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
@@ -562,6 +601,7 @@ class _Reading:
         if name in _OF_MODULES and name not in methods_of(module):
             self.closed.require_module(module)
             return None, True
+        self.closed.note_found(type(module), name)
         for kind in type(module).__mro__:
             if name not in vars(kind):
                 continue
@@ -570,21 +610,18 @@ class _Reading:
                 self.closed.require_function(item.fget, module)
                 return None, True
             if type(item) is staticmethod:
-                self.closed.look_ups.add(standing(vars(kind), name))
                 return item.__func__, False
             if type(item) is FunctionType and not _is_torchs(kind.__module__):
                 self.closed.require_function(item, module)
                 return None, True
             if isinstance(item, _PLAIN):
-                self.closed.look_ups.add(LookUp(vars(kind), name, item))
                 return item, False
             break
         else:
             if not hasattr(module, name):  # it is asked for, or in a branch that is not taken
                 self._require_kept(node, None)
-                own: tuple[Any, ...] = module._parameters, module._buffers, module._modules, vars(module)
-                for namespace in (*own, *map(vars, _classes_of(module))):
-                    self.closed.look_ups.add(standing(namespace, name))
+                for namespace in (module._parameters, module._buffers, module._modules, vars(module)):
+                    self.closed.note(standing(namespace, name))
                 return None, True
         self.refuse(node, f"{ast.unparse(node)}: {name!r} is not known to stay as it is")
         return None, True
@@ -600,7 +637,7 @@ class _Reading:
                 self._require_plain(node, text, item)
         elif type(found) in (dict, list) and _is_of_plain(found):
             content = _Content(found)
-            self.closed.look_ups.add(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
+            self.closed.note(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
             for item in content.known:
                 if isinstance(item, nn.Module):
                     if not any(item is part for part in self.closed.model.modules()):

@@ -176,8 +176,9 @@ class ModelView(CellTracer):
         self.regions = Regions(model, Closed(model)) if code is None else code
         """What is known of the code, which another view of the same model may have read."""
         self._promised = names_of_cells(model)
-        self.given_up: str | None = None
-        """What has come to mean something else, so that there are no automatic cells any more."""
+        self.given_up: dict[str, str] = {}
+        """Of automatic cells that are none any more, what has come to mean something else."""
+        self._proofs: dict[str, tuple[FunctionType, nn.Module]] = {}
         self.automatic = self._proven(automatic)
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
         self.ragged = frozenset(ragged)
@@ -215,11 +216,18 @@ class ModelView(CellTracer):
 
     def _proven(self, names: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Those of the names that are closed methods of this model."""
-        if not names:
-            return {}
         names = frozenset(names)
-        found, _ = candidates(self.model, self.closed, self.regions)
-        return {c.name: (c.path, c.method) for c in found if c.name in names}
+        found = candidates(self.model, self.closed, self.regions)[0] if names else []
+        chosen = {c.name: c for c in found if c.name in names}
+        self._proofs = {name: self._proof(c.path, c.method) for name, c in chosen.items()}
+        return {name: (c.path, c.method) for name, c in chosen.items()}
+
+    def _proof(self, path: str, method: str) -> tuple[FunctionType, nn.Module]:
+        """The function that a method is, which is what is proven, and its module."""
+        module = self.model.get_submodule(path)
+        region = self.regions.find(type(module), method) if ":" in method else None
+        function: FunctionType = methods_of(module)[method] if region is None else region.function
+        return function, module
 
     def _outlined(self, kind: type, method: FunctionType) -> tuple[FunctionType, dict[str, Any]]:
         """A method with calls of the regions that are cells, and these."""
@@ -250,13 +258,19 @@ class ModelView(CellTracer):
 
     def follow_code(self) -> bool:
         """Make copies of functions anew where a name in them means something else by now; False where none does.
-        What automatic cells were proven by may be gone too: then there are none any more."""
+        Automatic cells that were proven by it are recorded by their operations from then on."""
         if self.copies.look_ups.still_hold() and self.closed.look_ups.still_hold():
             return False
-        if self.automatic:
-            self.given_up = self.closed.look_ups.first_broken() or self.copies.look_ups.first_broken()
+        before, closed = self._proofs, self.closed
+        broken = {name: closed.first_broken(*proof) for name, proof in before.items()}
         self.regions = Regions(self.model, Closed(self.model))
-        self.copies, self.automatic, self._as_written = Copies(symbolic=bool(self.ragged)), {}, None
+        self.automatic = self._proven(name for name, what in broken.items() if what is None)
+        for name in before:
+            if name not in self._proofs or not _is_same(self._proofs[name][0], before[name][0]):
+                self.automatic.pop(name, None)
+                self.given_up[name] = broken[name] or f"the code of {name.partition(':')[0]}"
+        self._chosen, self._spare, self._as_written = {}, {}, None
+        self.copies = Copies(self._outlined, bool(self.ragged))
         return True
 
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
@@ -350,15 +364,15 @@ class ModelView(CellTracer):
     def _lent(self, module: nn.Module, recorder: Recorder, evaluating: bool) -> Iterator[nn.Module]:
         """A shadow for one trace of a closed method: that of an earlier trace, if nobody else has it. A region is a
         method of the module that its lines stand in, often the whole model, and is traced once per signature."""
-        key = id(module), evaluating, recorder.keeps_books
-        spare = self._spare.pop(key, None)
+        key, spares = (id(module), evaluating, recorder.keeps_books), self._spare
+        spare = spares.pop(key, None)
         if spare is None:
             spare = self._copied(module, recorder)
         else:
             for stand_in in spare.stand_ins:
                 stand_in.__init__(recorder, stand_in.ref, stand_in.tensor)  # type: ignore[misc]
         yield spare.shadow
-        self._spare[key] = spare
+        spares[key] = spare
 
     def _tensors_by_id(self, module: nn.Module) -> dict[int, tuple[str, torch.Tensor]]:
         """The model's tensors with their names. They are looked up anew only after `require_unchanged` has seen others,
@@ -535,6 +549,12 @@ def _demands(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Valu
         at, number = at + entry.num_operands, number + len(entry.output_slots)
     of_outputs = [made_of.get(value.ref, frozenset()) for value in outputs]
     return tuple({frozenset(x for x in found if x is not None) for found in of_outputs if None not in found})
+
+
+def _is_same(one: FunctionType, other: FunctionType) -> bool:
+    """Whether functions are one, or regions that were made twice of the same lines."""
+    are_made = "_edbc_definition" in one.__dict__ and "_edbc_definition" in other.__dict__
+    return one is other or (are_made and one.__code__ == other.__code__ and one.__globals__ is other.__globals__)
 
 
 def _as_function(recorder: Recorder, operation: Operation, *args: Any, **kwargs: Any) -> Any:

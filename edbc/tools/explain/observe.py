@@ -226,10 +226,10 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
 
 def _told_of_calls(net: Net) -> Iterator[str]:
     """Of what was to be cells and is none in the mini-batch."""
-    if net.view.given_up is not None:
+    for name, what in sorted(net.view.given_up.items()):
         yield (
-            f"{net.view.given_up} means something else than when the model was bound, so no call is a cell but marked "
-            "ones; bind it again"
+            f"{what} means something else than when the model was bound, so calls of {name} are recorded by their "
+            "operations; bind it again"
         )
     for (name, why), number in sorted(net.calls_without_nodes().items()):
         what = "is no node" if number == 1 else "are no nodes"

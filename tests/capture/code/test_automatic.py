@@ -341,9 +341,110 @@ def test_a_helper_that_begins_to_do_something_else(way: str, monkeypatch: pytest
         assert not net.view.follow_code()
         assert cells_of_graph(net, batch) == set()
         told = {"replaced": "squashed", "reloaded": "the code of squashed", "branches": "HELPER_LIMIT"}[way]
-        assert observe(net, batch, "given").no_nodes[0].startswith(f"{told} means something else")
+        lines = observe(net, batch, "given").no_nodes
+        assert [line.partition(" means something else")[0] for line in lines] == [told, told]
+        assert [name in line for line, name in zip(lines, ["combine", "forward:1"], strict=True)] == [True, True]
     finally:
         squashed.__code__ = before  # type: ignore[misc]
+
+
+def doubled(h: Tensor) -> Tensor:
+    """What one of the cells calls."""
+    return torch.tanh(h) * 2
+
+
+def halved(h: Tensor) -> Tensor:
+    """What is called between cells."""
+    return torch.sqrt(h * h + 1)
+
+
+def passed_on(h: Tensor) -> Tensor:
+    """What is not closed, and calls it."""
+    global calls_seen
+    calls_seen += 1
+    return halved(h)
+
+
+calls_seen = 0
+
+
+class Inner(nn.Module):
+    """A module of operators alone, of which there is nothing to copy."""
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return x * h + h * 0.5
+
+
+class Several(nn.Module):
+    """Three cells: a method, a region, and a method that calls a module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.a, self.b = nn.Embedding(9, SIZE), nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+        self.inner = Inner()
+
+    def combine(self, x: Tensor, h: Tensor) -> Tensor:
+        return doubled(self.a(x) + h)
+
+    def mix(self, x: Tensor, h: Tensor) -> Tensor:
+        return torch.sigmoid(self.inner(x, h))
+
+    def forward(self, words: list[int]) -> Tensor:
+        h: Any = self.words.weight[0]
+        for word in words:
+            x = self.words.weight[word]
+            h = self.combine(x, h)
+            print(end="")
+            h = self.mix(x, h)
+            h = passed_on(h)
+            z = torch.sigmoid(self.b(x) + h)
+            h = z * h + torch.relu(x)
+        return h
+
+
+def _inner(self: Any, x: Tensor, h: Tensor) -> Tensor:
+    return x - h * 3
+
+
+def _forward(self: Any, words: list[int]) -> Tensor:
+    h: Any = self.words.weight[0]
+    for word in words:
+        h = self.mix(self.combine(h, self.words.weight[word]), h)
+    return h
+
+
+BREAKS = {
+    "called": (doubled, "__code__", (lambda h: -h * 3).__code__, {"combine": "the code of doubled"}),
+    "method": (Several, "combine", lambda self, x, h: x - h * 2, {"combine": "the code of combine"}),
+    "of a module": (Inner, "forward", _inner, {"mix": "forward"}),
+    "around": (Several, "forward", _forward, {"forward:1": "the code of forward"}),
+    "none": (halved, "__code__", (lambda h: h * 3).__code__, {}),
+}
+
+
+@pytest.mark.parametrize("way", BREAKS)
+def test_what_breaks_costs_the_cells_that_rest_on_it_alone(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name, a method's class or code mean something else: numbers are eager's, other cells stay nodes, and which are
+    none any more is told by name."""
+    model = seeded(Several).double()
+    sentences = [[w % 9 for w in range(n, 3 * n)] for n in range(1, 7)]
+    net = bound(model, sentences, cells="auto")
+    cells = {"combine", "mix", "forward:1"}
+    assert set(net.plan.automatic) == cells
+    net(sentences)
+    where, name, what, broken = BREAKS[way]
+    monkeypatch.setattr(where, name, what)
+    for _ in range(2):
+        for got, expected in zip(net(sentences), map(model, sentences), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    require_equal_gradients(net, sentences)
+
+    assert not net.view.follow_code()
+    assert net.view.given_up == broken
+    assert cells_of_graph(net, sentences) == cells - broken.keys()
+    assert [name in line for line, name in zip(observe(net, sentences, "x").no_nodes, broken, strict=True)] == [
+        True
+    ] * len(broken)
 
 
 @edbc.cell
