@@ -14,6 +14,8 @@ _LONG = np.int64(0)
 
 MAX_FIELDS = 8
 """Sums over the same operands that are merged into one node, at most."""
+HEAD = 13
+"""Numbers before the arrays that `cut` gives."""
 _SEARCH = 16
 """Earlier sums with the same first operand that are compared, at most: bounds the worst case."""
 
@@ -76,13 +78,14 @@ def compact(refs):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def cut(  # type: ignore[no-untyped-def]
-    numbers, num_entries, num_refs, num_live, first_value, first_external, num_externals, aborted, may_wait, next_value,
-    next_external, of_entries, num_classes, was_read,
+    numbers, num_entries, num_refs, num_live, num_wanted, first_value, first_external, told, num_told, aborted,
+    may_wait, next_value, of_entries, num_classes, was_read,
 ):  # fmt: skip
-    """What of a recording runs now, and what stays: the arrays of `forward.cutting.Parts` one behind the other, how
-    long they are, and its numbers.
+    """What of a recording runs now, and what stays: the arrays of `forward.cutting.Parts` one behind the other, after
+    its two numbers, where its last five arrays end, where the first begins and where the first five end.
 
-    `numbers` are the entries and refs that were recorded and the refs of values that are alive, and that are wanted.
+    `numbers` are the entries and refs that were recorded, the refs of values that are alive, and that are wanted, and
+    the sources and indices of externals that are new: they are told, in the columns of `told` behind those of others.
     `of_entries` is a record of the numbers of operands and outputs by entry, of where the classes of each begin, and of
     these. `aborted` first nodes are none unless somebody reads them; entries whose values are wanted are marked in
     `was_read`. O(nodes + operands + live).
@@ -92,6 +95,10 @@ def cut(  # type: ignore[no-untyped-def]
     class_ptr, output_classes = vector_of(at, 2, _LONG), vector_of(at, 3, _LONG)
     entries, refs = numbers[:num_entries], numbers[num_entries : num_entries + num_refs]
     live = numbers[num_entries + num_refs : num_entries + num_refs + num_live]
+    wanted = numbers[num_entries + num_refs + num_live : num_entries + num_refs + num_live + num_wanted]
+    new = numbers[num_entries + num_refs + num_live + num_wanted :]
+    num_externals = num_told + len(new) // 2
+    told[0, num_told:num_externals], told[1, num_told:num_externals] = new[: len(new) // 2], new[len(new) // 2 :]
     ptr, value_base, value_node, _ = number_values(entries, num_operands, num_outputs)
     n, num_values = len(entries), value_base[-1]
     local, foreign = local_refs(refs, first_value, first_external, num_values, num_externals)
@@ -99,7 +106,7 @@ def cut(  # type: ignore[no-untyped-def]
     if foreign < 0:
         for ref in live:
             is_live[ref - first_value] = True
-        for ref in numbers[num_entries + num_refs + num_live :]:
+        for ref in wanted:
             v = value_node[ref - first_value]
             needed[v] = was_read[entries[v]] = True
         for v in range(n):
@@ -117,7 +124,7 @@ def cut(  # type: ignore[no-untyped-def]
             for i in range(ptr[v], ptr[v + 1]):
                 if local[i] >= 0 and runs[value_node[local[i]]]:
                     crosses[local[i]] = True
-    now = _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosses)
+    now = _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosses, told)
     results, result_ptr, position = _by_class(now, entries, value_base, crosses, class_ptr, output_classes, num_classes)
     now_refs, new_value = _taken(now, ptr, local, value_base)
     later = np.flatnonzero(stays[:n])
@@ -126,6 +133,7 @@ def cut(  # type: ignore[no-untyped-def]
         if now_refs[i] >= 0:
             now_refs[i] = new_value[now_refs[i]]
     now_refs, used = compact(now_refs)
+    next_external = -1 - first_external - num_externals
     for i in range(len(later_refs)):
         ref = later_refs[i]
         if ref < 0:
@@ -143,9 +151,10 @@ def cut(  # type: ignore[no-untyped-def]
     num_later = 0
     for v in later:
         num_later += value_base[v + 1] - value_base[v]
-    found = np.concatenate((entries[now], now_refs, results, result_ptr, used, moved, entries[later], later_refs, now))
-    return (found, len(now), len(now_refs), len(results), len(result_ptr), len(used), len(moved), len(later),
-            len(later_refs), num_later, foreign)  # fmt: skip
+    in_key = np.cumsum(np.array([HEAD, len(now), len(now_refs), len(results), len(result_ptr), len(used)]))
+    others = in_key[-1] + np.cumsum(np.array([len(used), len(moved), len(later), len(later_refs), len(now)]))
+    return np.concatenate((np.array([num_later, foreign]), others, in_key, entries[now], now_refs, results, result_ptr,
+                           told[0][used], told[1][used], moved, entries[later], later_refs, now))  # fmt: skip
 
 
 @njit(cache=True)
@@ -171,7 +180,7 @@ def _now_and_later(n, ptr, local, value_base, value_node, is_live, needed, abort
 
 
 @njit(cache=True)
-def _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosses):  # type: ignore[no-untyped-def]
+def _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosses, told):  # type: ignore[no-untyped-def]
     """The nodes that run now in the order of `forward.cutting`, definition (3). O(operands)."""
     root, content, size = np.arange(n), np.zeros(n, np.int64), np.zeros(n, np.int64)
     for v in range(n):
@@ -189,7 +198,8 @@ def _alike_together(n, runs, entries, ptr, local, value_base, value_node, crosse
         size[r] += 1
         content[r] = _mixed(content[r], entries[v])
         for i in range(ptr[v], ptr[v + 1]):
-            content[r] = _mixed(content[r], number[local[i]] if local[i] >= 0 else -1)
+            ref = local[i]
+            content[r] = _mixed(content[r], number[ref] if ref >= 0 else -1 - told[0, -1 - ref])
         for value in range(value_base[v], value_base[v + 1]):
             number[value] = of_group[r]
             of_group[r] += 1

@@ -11,17 +11,18 @@ Definitions.
     carried values of a segment are its results, class by class; each class is a table, of which later segments read
     rows. No segment's memory outlives it, and no tensor is made per row.
 (3) A *group* are nodes that compute with each other's values: what one instance has recorded, nearly always. Groups
-    stand in the order of what they are, not of their instances, so three sentences of which the first shifts and two
-    reduce are what three are of which the last does. Segments that differ in nothing but which rows they read are of
-    one structure then (`forward.structures`): what runs them is built, scheduled and placed once.
+    stand in the order of what they are and of the sources that they read, not of their instances, so three sentences of
+    which the first shifts and two reduce are what three are of which the last does. Segments that differ in nothing
+    but which rows they read are of one structure then (`forward.structures`): what runs them is built, scheduled and
+    placed once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
-from operator import attrgetter, itemgetter
+from itertools import chain, pairwise
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,29 +43,42 @@ MOST_WAITING = 1024
 """Nodes that wait for company, at most; see definition (1)."""
 
 
-class Parts(NamedTuple):
+def _part(number: int) -> Any:
+    """Of Parts, the array of a number."""
+    return property(lambda parts: parts._found[parts._ends[number] : parts._ends[number + 1]])
+
+
+class Parts:
     """What `buildloops.cut` makes of a recording. Refs of what runs now are local, those of what stays are not."""
 
-    key: tuple[int, int, int, bytes]
-    """What tells the first four from others."""
-    entries: Ints
-    refs: Ints
-    results: Ints
-    """Values that are carried, by class."""
-    result_ptr: Ints
-    """Where each class begins."""
-    used: Ints
-    """Externals that they name, in the order of their new numbers."""
-    moved: Ints
+    __slots__ = ("_ends", "_found", "foreign", "num_later")
+
+    def __init__(self, found: Ints):
+        from edbc.capture.forward.buildloops import HEAD
+
+        self._found = found
+        self.num_later: int
+        """Values of those that stay."""
+        self.foreign: int
+        """The first operand that is no value of this mini-batch, or -1."""
+        self.num_later, self.foreign, *ends = found[:HEAD].tolist()
+        self._ends = ends[5:] + ends[:5]
+
+    entries, refs = _part(0), _part(1)
+    results, result_ptr = _part(2), _part(3)
+    """Values that are carried, by class; and where each class begins."""
+    sources, indices = _part(4), _part(5)
+    """Of the externals that the refs name, in the order of their new numbers."""
+    moved = _part(6)
     """New refs of the stand-ins that are alive."""
-    later_entries: Ints
-    later_refs: Ints
-    nodes: Ints
+    later_entries, later_refs = _part(7), _part(8)
+    nodes = _part(9)
     """The recorded nodes that run now, group by group."""
-    num_later: int
-    """Values of those that stay."""
-    foreign: int
-    """The first operand that is no value of this mini-batch, or -1."""
+
+    @property
+    def key(self) -> bytes:
+        """What tells the first five arrays from others: they and where each ends."""
+        return self._found[self._ends[0] - 6 : self._ends[5]].tobytes()
 
 
 class Segment(NamedTuple):
@@ -89,35 +103,60 @@ class Known(NamedTuple):
     """Classes by number, and how many results are of each."""
 
 
-def cut(recorder: Recorder, live: Sequence[Value], wanted: Sequence[int], aborted: int = 0) -> Segment:
-    """Take what is needed out of the recording, which goes on with the rest. `live` are the values that somebody has,
-    among which are those of refs that are `wanted`; the first `aborted` nodes count only where somebody has them.
+class Cutting:
+    """Cuts the segments of one mini-batch."""
 
-    Raises UnsupportedError for an operand of an earlier mini-batch, with the line.
-    """
-    from edbc.capture.forward.build import captured_of, refuse_foreign
+    def __init__(self, recorder: Recorder):
+        self.recorder = recorder
+        self._told = np.empty((2, 1024), np.int64)
+        """Sources and indices of the externals that native code knows."""
+        self._num_told = 0
 
-    table, detached = recorder.table, recorder.detached()
-    parts = _parts(recorder, live, wanted, aborted, not len(detached))
-    if parts.foreign >= 0:
-        num_operands = table.arrays().num_operands[as_longs(recorder.entries)]
-        refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(num_operands)))
-    if len(parts.later_entries) > MOST_WAITING:
-        parts = _parts(recorder, live, wanted, aborted, False)
-    if len(detached):
-        detached = np.flatnonzero(np.isin(parts.nodes, detached))
-    sources, indices = _picked(recorder.external_source, parts.used), _picked(recorder.external_index, parts.used)
-    known = _known(recorder, parts, sources, detached)
-    pools = [recorder.carry(*each) for each in known.carried]
-    recorder.cut(parts.later_entries.tolist(), parts.later_refs.tolist(), parts.num_later)
-    capture = captured_of(known.structure, recorder, as_longs(indices), known.slots, known.runs)
-    return Segment(capture, pools, parts.moved.tolist())
+    def cut(self, live: Sequence[Value], wanted: Sequence[int], aborted: int = 0) -> Segment:
+        """Take what is needed out of the recording, which goes on with the rest. `live` are the values that somebody
+        has, among which are those of refs that are `wanted`; the first `aborted` nodes count only where somebody has
+        them.
+
+        Raises UnsupportedError for an operand of an earlier mini-batch, with the line.
+        """
+        from edbc.capture.forward.build import captured_of, refuse_foreign
+
+        recorder, table = self.recorder, self.recorder.table
+        detached = recorder.detached()
+        parts = self._parts(live, wanted, aborted, not len(detached))
+        if parts.foreign >= 0:
+            num_operands = table.arrays().num_operands[as_longs(recorder.entries)]
+            refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(num_operands)))
+        if len(parts.later_entries) > MOST_WAITING:
+            parts = self._parts(live, wanted, aborted, False)
+        if len(detached):
+            detached = np.flatnonzero(np.isin(parts.nodes, detached))
+        known = _known(recorder, parts, detached)
+        pools = [recorder.carry(*each) for each in known.carried]
+        recorder.cut(parts.later_entries.tolist(), parts.later_refs.tolist(), parts.num_later)
+        capture = captured_of(known.structure, recorder, parts.indices, known.slots, known.runs)
+        return Segment(capture, pools, parts.moved.tolist())
+
+    def _parts(self, live: Sequence[Value], wanted: Sequence[int], aborted: int, may_wait: bool) -> Parts:
+        recorder, table = self.recorder, self.recorder.table
+        entries, refs, known = recorder.entries, recorder.refs, self._num_told
+        sources, indices = recorder.external_source[known:], recorder.external_index[known:]
+        sizes = len(entries), len(refs), len(live), len(wanted)
+        lists = chain(entries, refs, map(_ref, live), wanted, sources, indices)
+        numbers = np.fromiter(lists, np.int64, sum(sizes) + 2 * len(sources))
+        self._num_told = known + len(sources)
+        while self._num_told > self._told.shape[1]:
+            self._told = np.concatenate([self._told, self._told], axis=1)
+        return parts_of(
+            numbers, *sizes, recorder.first_value, recorder.first_external, self._told, known, aborted, may_wait,
+            recorder.next_value, table.arrays().record, table.num_classes, table.was_read(),
+        )  # fmt: skip
 
 
-def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached: Any) -> Known:
+def _known(recorder: Recorder, parts: Parts, detached: Any) -> Known:
     """Definition (3)."""
     table = recorder.table
-    key = (*parts.key, sources, detached.tobytes() if len(detached) else b"")
+    key = parts.key, detached.tobytes() if len(detached) else b""
     known: Known | None = table.structures.get(key)
     if known is None or known.structure.graph.types is not table.graph_types():
         from edbc.capture.forward.build import structure_of
@@ -126,8 +165,8 @@ def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached:
             recorder.finish([]),
             entries=parts.entries,
             refs=parts.refs,
-            external_source=sources,
-            external_index=sources,
+            external_source=parts.sources,
+            external_index=parts.sources,
             first_value=0,
             first_external=0,
             detached=detached,
@@ -141,33 +180,8 @@ def _known(recorder: Recorder, parts: Parts, sources: tuple[int, ...], detached:
     return known
 
 
-def _parts(recorder: Recorder, live: Sequence[Value], wanted: Sequence[int], aborted: int, may_wait: bool) -> Parts:
-    table, entries, refs = recorder.table, recorder.entries, recorder.refs
-    sizes = len(entries), len(refs), len(live)
-    numbers = np.fromiter(chain(entries, refs, map(_ref, live), wanted), np.int64, sum(sizes) + len(wanted))
-    arrays = table.arrays()
-    return parts_of(
-        numbers, *sizes, recorder.first_value, recorder.first_external, len(recorder.external_source), aborted,
-        may_wait, recorder.next_value, recorder.last_external - 1, arrays.record, table.num_classes, table.was_read(),
-    )  # fmt: skip
-
-
 def parts_of(*recorded: Any) -> Parts:
-    """What `buildloops.cut` finds, taken apart."""
+    """What `buildloops.cut` finds."""
     from edbc.capture.forward import buildloops
 
-    found, *sizes, num_later, foreign = buildloops.cut(*recorded)
-    entries, refs, results, result_ptr, used, moved, later, later_refs = accumulate(sizes)
-    return Parts(
-        (sizes[0], sizes[1], sizes[2], found[:result_ptr].tobytes()), found[:entries], found[entries:refs],
-        found[refs:results], found[results:result_ptr], found[result_ptr:used], found[used:moved], found[moved:later],
-        found[later:later_refs], found[later_refs:], num_later, foreign,
-    )  # fmt: skip
-
-
-def _picked(items: Any, which: Ints) -> tuple[int, ...]:
-    """Some items of a list."""
-    if len(which) < 2:
-        return tuple(items[i] for i in which.tolist())
-    picked: tuple[int, ...] = itemgetter(*which.tolist())(items)
-    return picked
+    return Parts(buildloops.cut(*recorded))

@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 import torch
 
 from edbc.capture.forward.carried import Carried, copy_to_host
-from edbc.capture.forward.cutting import RunSegment, cut
+from edbc.capture.forward.cutting import Cutting, RunSegment
 from edbc.capture.forward.states import Own, OwnAttributes
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by, watcher_of_thread
@@ -249,6 +249,7 @@ class Fibers:
         self.outermost: CodeType | None = None
         """Where the user's frames end."""
         self.reads = Reads([])
+        self._cutting = Cutting(recorder)
         self._getcurrent = self.greenlet.getcurrent
 
     def run(self, forward: Callable[[Any], Any], instances: Sequence[Any]) -> list[Any]:
@@ -494,7 +495,7 @@ class Fibers:
         wanted = [fiber.wanted.ref for fiber in waiting if fiber.wanted is not None and fiber.wanted.ref >= 0]
         if not wanted:  # computed with a segment of one that held a lock
             return
-        segment = cut(rec, live, wanted, self.aborted)
+        segment = self._cutting.cut(live, wanted, self.aborted)
         self.aborted = 0
         begin = time.perf_counter()
         with watched_by(None), entered(None) if rec.home is not None else _AS_IT_IS:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LARGEST = 128
 """Operands of a small mini-batch. Beyond it, telling takes as long as building."""
-MOST = 256
+MOST = 1024
 """Structures that are kept, and what is kept with them: some ten kilobytes each."""
 
 

@@ -16,6 +16,8 @@ from edbc.run.cpu.walk import bind_carried
 
 FIRST_VALUE, FIRST_EXTERNAL, NEXT_VALUE = 1000, 7000, 5000
 EXTERNALS = 6
+SOURCES = [0, 1, 2, 0, 1, 2]
+"""Of the externals."""
 
 
 class Recorded:
@@ -59,9 +61,10 @@ class Recorded:
         recorded = (self.entries, refs, [FIRST_VALUE + v for v in self.live], [FIRST_VALUE + v for v in self.wanted])
         flat = [c for classes in self.classes for c in classes]
         of_entries = [np.array(x, np.int64) for x in (self.arity, self.outputs, ptr, flat)]
+        new = SOURCES, list(range(EXTERNALS))
         return parts_of(
-            np.concatenate([np.array(x, np.int64) for x in recorded]), *map(len, recorded[:3]), FIRST_VALUE,
-            FIRST_EXTERNAL, EXTERNALS, self.aborted, may_wait, NEXT_VALUE, -1 - FIRST_EXTERNAL - EXTERNALS,
+            np.concatenate([np.array(x, np.int64) for x in (*recorded, *new)]), *map(len, recorded), FIRST_VALUE,
+            FIRST_EXTERNAL, np.empty((2, EXTERNALS), np.int64), 0, self.aborted, may_wait, NEXT_VALUE,
             record_of(of_entries), 3, self.was_read.copy(),
         )  # fmt: skip
 
@@ -123,7 +126,7 @@ def test_no_value_changes(seed: int, may_wait: bool) -> None:
             found += [hash((entry, j, operands)) for j in range(recorded.outputs[entry])]
         return found
 
-    values = compute(parts.entries, parts.refs.tolist(), lambda r: r, lambda r: ("x", int(parts.used[-1 - r])))
+    values = compute(parts.entries, parts.refs.tolist(), lambda r: r, lambda r: ("x", int(parts.indices[-1 - r])))
     carried += [values[v] for v in parts.results.tolist()]
     later = compute(parts.later_entries, parts.later_refs.tolist(), lambda r: r - NEXT_VALUE, external)
     moved = [later[ref - NEXT_VALUE] if ref >= 0 else external(ref) for ref in parts.moved.tolist()]
@@ -131,7 +134,7 @@ def test_no_value_changes(seed: int, may_wait: bool) -> None:
 
     assert parts.foreign < 0
     assert moved == [recorded.terms()[v] for v in recorded.live]
-    assert len(set(parts.used.tolist())) == len(parts.used)
+    assert len(set(parts.indices.tolist())) == len(parts.indices)
     bounds = parts.result_ptr.tolist()
     for c in range(3):
         assert {classes[v] for v in parts.results[bounds[c] : bounds[c + 1]].tolist()} <= {c}
@@ -139,9 +142,10 @@ def test_no_value_changes(seed: int, may_wait: bool) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_order_of_instances_makes_no_structure(seed: int) -> None:
-    """Groups of nodes that share no value, recorded in any order, are cut into the same nodes, operands and results."""
-    groups, rng = [Recorded(10 * seed + i % 4, 12) for i in range(7)], random.Random(seed)
-    alike = groups[0]
+    """Groups of nodes that share no value, recorded in any order, are cut into the same nodes, operands, sources of
+    these, and results; also where groups differ in nothing but sources."""
+    groups, rng = [(Recorded(10 * seed + i % 4, 12), i // 4) for i in range(7)], random.Random(seed)
+    alike = groups[0][0]
     found = []
     for _ in range(3):
         rng.shuffle(groups)
@@ -149,25 +153,38 @@ def test_the_order_of_instances_makes_no_structure(seed: int) -> None:
         whole.entries, whole.operands, whole.value_of = [], [], []
         whole.arity, whole.outputs, whole.classes, whole.aborted = alike.arity, alike.outputs, alike.classes, 0
         whole.live, whole.wanted, whole.was_read = [], [], np.zeros(8, np.bool_)
-        for group in groups:
+        for group, shift in groups:
             base = len(whole.value_of)
             for entry, operands in zip(group.entries, group.operands, strict=True):
                 arity = whole.arity[entry]
-                known = [base + ref if ref >= 0 else ref for ref in (*operands, -1, -1, -1)[:arity]]
+                given = (*operands, -1, -1, -1)[:arity]
+                known = [base + ref if ref >= 0 else -1 - (shift - 1 - ref) % EXTERNALS for ref in given]
                 whole.operands.append([ref if ref < len(whole.value_of) else -1 for ref in known])
                 whole.value_of += [(len(whole.entries), j) for j in range(whole.outputs[entry])]
                 whole.entries.append(entry)
             whole.live += [v for v in range(base, len(whole.value_of)) if (v - base) % 3 == 0]
         whole.wanted = whole.live
         parts = whole.cut(True)
-        found.append([parts.entries.tolist(), _shape_of(parts.refs), parts.results.tolist()])
+        found.append([parts.entries.tolist(), _shape_of(parts), parts.results.tolist()])
 
     assert found[0] == found[1] == found[2]
 
 
-def _shape_of(refs: np.ndarray) -> list[int]:
-    """Operands, whichever external they are."""
-    return np.maximum(refs, -1).tolist()
+def _shape_of(parts: Parts) -> list[int]:
+    """Operands, of externals the source."""
+    sources = parts.sources.tolist()
+    return [ref if ref >= 0 else -1 - sources[-1 - ref] for ref in parts.refs.tolist()]
+
+
+def test_keys_tell_structures() -> None:
+    """Cuts of equal keys have equal entries, operands, results and sources, wherever their externals are; cuts that
+    differ in any of these have others."""
+    found: dict[bytes, Any] = {}
+    for seed in range(300):
+        parts = Recorded(seed % 200, count=12).cut(bool(seed % 2))
+        told = [x.tolist() for x in (parts.entries, parts.refs, parts.results, parts.result_ptr, parts.sources)]
+        assert found.setdefault(parts.key, told) == told
+    assert len(set(map(str, found.values()))) == len(found) < 300
 
 
 def test_a_foreign_operand_is_told() -> None:
