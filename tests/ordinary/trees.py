@@ -263,3 +263,44 @@ class RootOfDict(nn.Module):
         below = [self.visit(child, found, f"{name}{i}") for i, child in enumerate(node.children)]
         found[name] = torch.sigmoid(self.up(sum(below, self.words(torch.tensor(node.word)))))
         return found[name]
+
+
+def gated(model, tree):
+    if isinstance(tree, int):
+        return model.words.weight[tree]
+    below = torch.cat([gated(model, tree[0]), gated(model, tree[1])])
+    gate = torch.sigmoid(model.gate(below))
+    return gate * torch.tanh(model.join(below)) + (1 - gate) * model.leaf
+
+
+@program(binary_tree)
+class FunctionOfTheModel(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.gate, self.join = (
+            nn.Embedding(VOCAB, size),
+            nn.Linear(2 * size, size),
+            nn.Linear(2 * size, size),
+        )
+        self.leaf = nn.Parameter(torch.zeros(size))
+
+    def forward(self, tree):
+        return gated(self, tree)
+
+
+def composed(tree, words, w, b):
+    if isinstance(tree, int):
+        return words[tree]
+    left, right = composed(tree[0], words, w, b), composed(tree[1], words, w, b)
+    return torch.tanh(torch.cat([left, right]) @ w + b) + 0.5 * (left + right)
+
+
+@program(binary_tree)
+class FunctionOfParameters(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.b = nn.Parameter(torch.randn(VOCAB, size)), nn.Parameter(torch.zeros(size))
+        self.w = nn.Parameter(torch.randn(2 * size, size) / size)
+
+    def forward(self, tree):
+        return composed(tree, self.words, self.w, self.b)

@@ -93,6 +93,9 @@ def candidates(
         if is_cell(module):
             cells.append(path)
             continue
+        for region in () if regions is None else regions.of_helpers(module):
+            if closed.function_obstacle(region.function, module) is None:
+                found.append(Candidate(path, region.name, type(module), region.location))
         for method, function in methods_of(module).items():
             for region in () if regions is None else regions.of_method(type(module), function).values():
                 if closed.function_obstacle(region.function, module) is None:

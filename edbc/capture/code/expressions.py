@@ -71,10 +71,10 @@ class Expressions:
             return all(self.stays(x) for x in (node.lower, node.upper, node.step) if x is not None)
         if isinstance(node, ast.Tuple):
             return all(map(self.stays, node.elts))
-        found = self._resolve(node)
+        found = self.resolved(node)
         return isinstance(found, int | float | str | torch.Tensor | torch.dtype | torch.device)
 
-    def _resolve(self, node: ast.expr) -> Any:
+    def resolved(self, node: ast.expr) -> Any:
         """What a name, or a chain of attributes from one or from the module, refers to; None where that may change."""
         names: list[str] = []
         while isinstance(node, ast.Attribute):
@@ -125,7 +125,7 @@ class Expressions:
     def _new_callee(self, node: ast.Call) -> Callee | None:
         if any(keyword.arg in (None, "out", "inplace") for keyword in node.keywords):
             return None
-        found = self._resolve(node.func)
+        found = self.resolved(node.func)
         if isinstance(found, nn.Module):
             return self._of_module(found)
         if found is not None and not isinstance(found, type):
@@ -157,6 +157,8 @@ class Expressions:
         if type(found) is not FunctionType:
             return None
         module = self._owner(node.func)
+        if any(self.module_of(x) is not None for x in (*node.args, *(keyword.value for keyword in node.keywords))):
+            return None  # its lines may be regions (`code.regions`, definition (4)), and what takes modules is no cell
         if not self._closed.only_computes(found, module):
             return None
         return Callee(1 if module is not None else LEAST, True, reads_nests=True)
@@ -165,8 +167,12 @@ class Expressions:
         """The module whose method is called."""
         if not isinstance(func, ast.Attribute):
             return None
-        is_self = isinstance(func.value, ast.Name) and func.value.id == self._self
-        found = self._module if is_self else self._resolve(func.value)
+        return self.module_of(func.value)
+
+    def module_of(self, node: ast.expr) -> nn.Module | None:
+        """The module that an expression is known to be."""
+        is_self = isinstance(node, ast.Name) and node.id == self._self
+        found = self._module if is_self else self.resolved(node)
         return found if isinstance(found, nn.Module) else None
 
     def _of_tensor(self, func: ast.Attribute) -> Callee | None:
@@ -175,7 +181,7 @@ class Expressions:
             return None
         if isinstance(func.value, ast.Name) and func.value.id == self._self:
             return None
-        known = self._resolve(func.value)
+        known = self.resolved(func.value)
         if not self.is_operation(func.value) and (name in _CONTAINERS or not isinstance(known, torch.Tensor | None)):
             return None
         is_computed = name not in _VIEWS and name not in _TOLD
@@ -188,9 +194,9 @@ class Expressions:
         inner = node.args[0]
         if not isinstance(inner, ast.Call) or len(inner.args) != 1 or isinstance(inner.args[0], ast.Starred):
             return None
-        is_long = all(k.arg == "dtype" and self._resolve(k.value) in (torch.long, torch.int) for k in inner.keywords)
-        is_look_up = is_long and self._resolve(inner.func) is torch.tensor
-        return inner.args[0] if is_look_up and type(self._resolve(node.func)) is nn.Embedding else None
+        is_long = all(k.arg == "dtype" and self.resolved(k.value) in (torch.long, torch.int) for k in inner.keywords)
+        is_look_up = is_long and self.resolved(inner.func) is torch.tensor
+        return inner.args[0] if is_look_up and type(self.resolved(node.func)) is nn.Embedding else None
 
     def only_computes(self, node: ast.expr) -> bool:
         """Whether evaluating a leaf changes nothing."""
@@ -201,7 +207,7 @@ class Expressions:
             return False
         if not isinstance(node, ast.Call) or self.callee(node) is not None:
             return True
-        found = self._resolve(node.func)
+        found = self.resolved(node.func)
         if isinstance(found, nn.Module):
             return isinstance(found, _LOOK_UPS)
         name = getattr(found, "__name__", "")

@@ -66,12 +66,13 @@ _CLASSES: dict[Any, torch.dtype | None] = {torch.Tensor: None, torch.FloatTensor
 
 
 class Copies:
-    """The copies of one model's functions. `look_ups` are what they depend on. `outlined` gives a method as it is to be
-    copied, and the methods that it calls then, by name (`trace.regions`). Some sizes may be `symbolic`."""
+    """The copies of one model's functions. `look_ups` are what they depend on. `outlined` gives a method of a class, or
+    a function, as it is to be copied, and `regions` a class's methods that these call then, by name (`trace.regions`).
+    Some sizes may be `symbolic`."""
 
-    def __init__(self, outlined: Callable[[type, FunctionType], tuple[FunctionType, dict[str, Any]]] | None = None,
-                 symbolic: bool = False):  # fmt: skip
-        self._outlined, self._symbolic = outlined, symbolic
+    def __init__(self, outlined: Callable[[type | None, FunctionType], FunctionType] = lambda _, function: function,
+                 regions: Callable[[type], dict[str, Any]] = lambda _: {}, symbolic: bool = False):  # fmt: skip
+        self._outlined, self._regions, self._symbolic = outlined, regions, symbolic
         self._functions: dict[int, tuple[Any, Any]] = {}
         self._methods: dict[type, dict[str, Any]] = {}
         self.look_ups = LookUps()
@@ -90,17 +91,14 @@ class Copies:
             for name, attribute in list(vars(owner).items()) if is_users(owner.__module__) else ():
                 if name in _OF_CLASSES or any(name in vars(c) for c in kind.__mro__[: kind.__mro__.index(owner)]):
                     continue
-                method: Any = attribute
-                regions: dict[str, Any] = {}
-                if self._outlined is not None and type(attribute) is FunctionType:
-                    method, regions = self._outlined(kind, attribute)
-                copy = self._of_attribute(method)
+                is_method = type(attribute) is FunctionType
+                copy = self._of_attribute(self._outlined(kind, attribute) if is_method else attribute)
                 if copy is not attribute:
                     known[name] = copy
-                    known |= {region: self.copy(function) for region, function in regions.items()}
                     self.look_ups.add(LookUp(vars(owner), name, attribute))
-                    if type(attribute) is FunctionType:
+                    if is_method:
                         self.look_ups.add_code(attribute)
+        known |= {name: self.copy(region) for name, region in self._regions(kind).items()}
         return known
 
     def _of_attribute(self, attribute: Any) -> Any:
@@ -117,21 +115,22 @@ class Copies:
         known = self._functions.get(id(function))
         if known is not None:
             return known[1]
-        enclosing = _enclosing(function)
         is_own = type(function) is FunctionType and is_users(function.__globals__.get("__name__"))
+        made = self._outlined(None, function) if is_own else function
+        enclosing = _enclosing(made)
         if not is_own and not any(map(self._is_around_users, enclosing.values())):
             return function
-        copy = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__,
-                            function.__closure__)  # fmt: skip
+        copy = FunctionType(made.__code__, function.__globals__, function.__name__, function.__defaults__,
+                            made.__closure__)  # fmt: skip
         copy.__kwdefaults__, copy.__qualname__, copy.__module__ = (
             function.__kwdefaults__, function.__qualname__, function.__module__)  # fmt: skip
         copy.__dict__ = function.__dict__  # the same: what a function keeps in its attributes
         self._functions[id(function)] = function, copy  # before its code is read: functions call themselves
         scope = Scope(function.__globals__, vars(builtins), enclosing) if is_own else Scope({}, {}, enclosing)
-        copy.__code__, look_ups = rewritten(function.__code__, scope, self._instead)
+        copy.__code__, look_ups = rewritten(made.__code__, scope, self._instead)
         for look_up in look_ups:
             self.look_ups.add(look_up)
-        if look_ups:
+        if look_ups or made is not function:
             self.look_ups.add_code(function)
         else:
             self._functions[id(function)] = function, function

@@ -11,23 +11,24 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from types import CodeType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 _FUTURE = 0xFFF0000
 """Flags of a code that tell of `from __future__ import ...`."""
 
 
-def compiled_like(function: FunctionType, definition: ast.FunctionDef) -> CodeType | None:
-    """The code of a definition that stands where a function's does: in its file, its class, and the functions around;
-    None where it does not compile there."""
+def compiled_like(function: FunctionType, definition: ast.FunctionDef, given: Iterable[str] = ()) -> CodeType | None:
+    """The code of a definition that stands where a function's does: in its file, its class, and the functions around,
+    which have the `given` variables too; None where it does not compile there."""
     code = function.__code__
     class_name = code.co_qualname.split(".")[-2] if "." in code.co_qualname else "C"
     if not class_name.isidentifier():
         return None
-    around = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in code.co_freevars]
+    outer_names = {*code.co_freevars, *given}
+    around = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in sorted(outer_names)]
     inside = ast.ClassDef(class_name, bases=[], keywords=[], body=[definition], decorator_list=[])
     outer = ast.FunctionDef("around", ast.arguments([], [], None, [], [], None, []), [*around, inside], [])
     imports = [ast.Import([ast.alias(name)]) for name in _imported(code.co_filename)]
@@ -37,7 +38,7 @@ def compiled_like(function: FunctionType, definition: ast.FunctionDef) -> CodeTy
     except (SyntaxError, ValueError):
         return None
     found = _code_named(made, ("around", class_name, definition.name))
-    if found is None or not set(found.co_freevars) <= set(code.co_freevars):
+    if found is None or not outer_names.issuperset(found.co_freevars):
         return None
     return found.replace(co_qualname=code.co_qualname)
 
@@ -93,9 +94,10 @@ def is_same(one: CodeType, other: CodeType) -> bool:
     )
 
 
-def function_of(function: FunctionType, code: CodeType) -> FunctionType:
-    """A function of other code in a function's place."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+def function_of(function: FunctionType, code: CodeType, given: Mapping[str, Any]) -> FunctionType:
+    """A function of other code in a function's place, with what variables are that are `given`."""
+    cells = {name: CellType(item) for name, item in given.items()}
+    cells |= zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     made = FunctionType(code, function.__globals__, function.__name__, function.__defaults__,
                         tuple(cells[name] for name in code.co_freevars))  # fmt: skip
     made.__kwdefaults__, made.__qualname__, made.__module__ = (

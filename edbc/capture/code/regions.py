@@ -14,10 +14,14 @@ Definitions.
 (3) A region is the operations of consecutive statements of one block, assignments to variables and at most one other
     statement behind them that uses the last result first (`return`, `states.append(...)`). Its results are the
     variables that are read anywhere else, and what the last statement uses.
-(4) A region moves operations behind leaves that were evaluated after them. As operations only compute, nothing can
+(4) A *helper* is a function outside of classes that methods, or other helpers, call by its name, and that is no
+    operation there. Its regions are methods too: of the first module that it is given, `own`, or of the model where it
+    is given none. What stands in their place asks for the method, as a function may be given anything, and runs the
+    lines as they were where there is none.
+(5) A region moves operations behind leaves that were evaluated after them. As operations only compute, nothing can
     tell, but for a leaf that changes what an operation read before it. So no operation that may have read a list moves
     behind a leaf that does more than compute, and where tensors change in place (`trace.changes`), code that moves
-    runs as the user wrote it.
+    runs as the user wrote it. In helpers nothing moves.
 
 Time is that of the regions of a function times its names, once per function and choice of regions.
 """
@@ -27,22 +31,25 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Container, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from torch import nn
 
-from edbc.capture.code.closed import Closed, definition_of
+from edbc.capture.code.closed import Closed, definition_of, methods_of
 from edbc.capture.code.expressions import LEAST, Expressions
 from edbc.capture.code.notebook import shown_name
+from edbc.capture.code.rebind import is_users
 from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
-from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE
+from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
+from edbc.capture.semantics.gradmode import watcher_of_thread
 
 
 class Region(NamedTuple):
     """Definition (3): its name as a method, `forward:1`; its code; the line where it begins; whether it moves
-    operations, definition (4)."""
+    operations, definition (5)."""
 
     name: str
     function: FunctionType
@@ -61,8 +68,21 @@ class Region(NamedTuple):
         return range(self.function.__code__.co_firstlineno, 1 + max(line for line in lines if line is not None))
 
 
+class Helper(NamedTuple):
+    """Definition (4): a function, the module whose methods its regions are, and the parameter that is this module, or
+    _OWNER."""
+
+    function: Any
+    module: nn.Module
+    own: str
+
+
+_OWNER = "edbc owner"
+"""The first parameter of regions of helpers that are given no module; no name that a user's function could have."""
+
+
 class Regions:
-    """The regions of one model's methods."""
+    """The regions of one model's methods and helpers."""
 
     def __init__(self, model: nn.Module, closed: Closed):
         self.closed = closed
@@ -74,6 +94,50 @@ class Regions:
         """Methods with look-ups by numbers."""
         self._outlined: dict[tuple[type, FunctionType, frozenset[str]], FunctionType] = {}
 
+    @functools.cached_property
+    def helpers(self) -> dict[str, Helper]:
+        """Definition (4), by name: of several of one name the first. Linear in the length of the code."""
+        found: dict[str, Helper] = {}
+        first = [modules[0] for modules in self._modules.values()]
+        waiting = [Helper(f, module, "") for module in first for f in methods_of(module).values()]
+        for helper in waiting:
+            definition = definition_of(helper.function)
+            if definition is None:
+                continue
+            own = helper.own or next(iter(_parameters(definition)), _OWNER)
+            expressions = Expressions(self.closed, helper.module, helper.function, own, frozenset(_bound(definition)))
+            for node in ast.walk(definition):
+                called = self._called(expressions, node) if isinstance(node, ast.Call) else None
+                if called is not None and called.function.__name__ not in found:
+                    found[called.function.__name__] = called
+                    waiting.append(called)
+        return found
+
+    def _called(self, expressions: Expressions, call: ast.Call) -> Helper | None:
+        """The helper that is called; None where none is."""
+        function = expressions.resolved(call.func)
+        if type(function) is not FunctionType or "." in function.__qualname__ or expressions.callee(call) is not None:
+            return None
+        definition = definition_of(function) if is_users(function.__module__) else None
+        if definition is None:
+            return None
+        given = [*zip(_parameters(definition), itertools.takewhile(_is_one, call.args), strict=False)]
+        given += [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg is not None]
+        modules = ((name, expressions.module_of(value)) for name, value in given)
+        own, module = next(((n, m) for n, m in modules if type(m) in self._modules), (_OWNER, self.closed.model))
+        return None if module is None or hasattr(module, function.__name__) else Helper(function, module, own)
+
+    def helper(self, function: FunctionType) -> Helper | None:
+        """A function as a helper; None for any other one."""
+        helper = self.helpers.get(function.__name__)
+        return helper if helper is not None and helper.function is function else None
+
+    def of_helpers(self, module: nn.Module) -> Iterator[Region]:
+        """The regions of helpers that are methods of a module."""
+        for helper in self.helpers.values():
+            if type(module) is type(helper.module) and (helper.own != _OWNER or module is helper.module):
+                yield from self.of_method(type(module), helper.function).values()
+
     def of_method(self, kind: type, function: FunctionType) -> dict[str, Region]:
         """The regions of a method of a class, by name."""
         key = kind, function
@@ -83,12 +147,16 @@ class Regions:
             if outliner is not None:
                 outliner.find()
                 self._look_up |= {key} if outliner.looks_up else set()
-                self._known[key] = {region.name: region for region in outliner.regions}
+                regions = (r for r in outliner.regions if not (outliner.is_helper and r.moves))
+                self._known[key] = {region.name: region for region in regions}
         return self._known[key]
 
     def find(self, kind: type, name: str) -> Region | None:
         """A class's region by its name."""
-        function = getattr(kind, name.rpartition(":")[0], None)
+        name_of_function = name.rpartition(":")[0]
+        helper = self.helpers.get(name_of_function)
+        is_helper = helper is not None and type(helper.module) is kind
+        function = helper.function if is_helper else getattr(kind, name_of_function, None)  # type: ignore[union-attr]
         return self.of_method(kind, function).get(name) if type(function) is FunctionType else None
 
     def outlined(self, kind: type, function: FunctionType, chosen: frozenset[str]) -> FunctionType | None:
@@ -101,27 +169,52 @@ class Regions:
         if key not in self._outlined:
             outliner = self._outliner(kind, function)
             assert outliner is not None
-            self._outlined[key] = outliner.outline(chosen.__contains__)
+            self._outlined[key] = outliner.outline(chosen)
         return self._outlined[key]
 
     def _outliner(self, kind: type, function: FunctionType) -> _Outliner | None:
         """None for what has no regions, as functions that are no attribute by their own name: several have one."""
-        if getattr(kind, _attribute(function), None) is not function:
+        helper = self.helper(function)
+        if helper is None and getattr(kind, _attribute(function), None) is not function:
             return None
         definition = _definition_in_place(function, function.__code__)
         if definition is None:
             return None
-        return _Outliner(self.closed, self._modules[kind][0], function, copied(definition))
+        return _Outliner(self.closed, self._modules[kind][0], function, copied(definition), helper and helper.own)
 
 
 @functools.lru_cache(maxsize=4096)  # a model is looked at many times while it is compiled
 def _definition_in_place(function: FunctionType, code: CodeType) -> ast.FunctionDef | None:
     """The definition of a method that gives this code of it; None where there is none."""
     definition = definition_of(function)
-    if definition is None or not [*definition.args.posonlyargs, *definition.args.args]:
+    if definition is None or not _parameters(definition):
         return None
     same = compiled_like(function, definition)
     return definition if same is not None and is_same(same, code) else None
+
+
+def _parameters(definition: ast.FunctionDef) -> list[str]:
+    """Those that arguments are given by position."""
+    return [argument.arg for argument in (*definition.args.posonlyargs, *definition.args.args)]
+
+
+def _is_one(argument: ast.expr) -> bool:
+    return not isinstance(argument, ast.Starred)
+
+
+def _calling_region(region: Region, own: str) -> Callable[..., Any]:
+    """What a helper calls for a region, definition (4): with the module first, or of the model that is recorded."""
+    name, written = region.name, region.function
+
+    def of_module(module: Any, *leaves: Any) -> Any:
+        method = getattr(type(module), name, None)
+        return written(module, *leaves) if method is None else method(module, *leaves)
+
+    def of_model(*leaves: Any) -> Any:
+        watcher: Any = watcher_of_thread()
+        return of_module(None if watcher is None else watcher.root, *leaves)
+
+    return of_model if own == _OWNER else of_module
 
 
 def _attribute(function: FunctionType) -> str:
@@ -249,7 +342,7 @@ class _Form:
         return ast.copy_location(ast.Name(name, ast.Load()), node)
 
     def _note_leaf(self, node: ast.expr) -> None:
-        """A leaf is evaluated in front of what the region has done so far, definition (4)."""
+        """A leaf is evaluated in front of what the region has done so far, definition (5)."""
         if not self._has_begun or self.outliner.only_computes(node):
             return
         if self._read_a_list or any(name in self.outliner.seen_inside for name in self.assigned):
@@ -269,13 +362,14 @@ class _Draft(NamedTuple):
 class _Outliner(Expressions):
     """One method's regions, found in its code."""
 
-    def __init__(self, closed: Closed, module: nn.Module, function: FunctionType, definition: ast.FunctionDef):
-        arguments = definition.args
+    def __init__(self, closed: Closed, module: nn.Module, function: FunctionType, definition: ast.FunctionDef,
+                 own_of_helper: str | None):  # fmt: skip
         bound = [*_bound(definition)]
-        own = [*arguments.posonlyargs, *arguments.args][0].arg
+        own = own_of_helper or _parameters(definition)[0]
         super().__init__(closed, module, function, own, frozenset(bound))
         self._definition = definition
-        self._is_self_kept = bound.count(own) == 1
+        self.is_helper = own_of_helper is not None
+        self._is_self_kept = bound.count(own) <= 1
         self.regions: list[Region] = []
         walked = list(ast.walk(definition))
         names = [n for n in walked if isinstance(n, ast.Name)]
@@ -291,7 +385,7 @@ class _Outliner(Expressions):
         """Whether there are look-ups by numbers."""
         self._in_try = self._in_loop = 0
         self._num = 0
-        self._chosen: Callable[[str], bool] = lambda _: True
+        self._chosen: Container[str] = ()
 
     def find(self) -> None:
         """Find all regions, and put calls in the place of the chosen ones."""
@@ -299,13 +393,16 @@ class _Outliner(Expressions):
         if self._is_self_kept and not asks.intersection(n.id for n in self._loads if n.id not in self.local):
             self._definition.body = self._block(self._definition.body)
 
-    def outline(self, chosen: Callable[[str], bool]) -> FunctionType:
+    def outline(self, chosen: Container[str]) -> FunctionType:
         """The function with calls of the chosen regions; finds all regions on the way."""
         self._chosen = chosen
         self.find()
-        code = compiled_like(self._function, self._definition)
+        given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one}
+        if self.is_helper:
+            given |= {region.name: _calling_region(region, self._self) for region in self.regions}
+        code = compiled_like(self._function, self._definition, given)
         assert code is not None
-        return function_of(self._function, code)
+        return function_of(self._function, code, given)
 
     # --- statements ------------------------------------------------------------------------------------------------
 
@@ -384,7 +481,7 @@ class _Outliner(Expressions):
         if name is not None and len(units) > 1 and units[-1].is_last:
             variants.append([(f"{name}a", units[:-1]), (f"{name}b", units[-1:])])
         drafts = [[self._draft(*part) for part in variant] for variant in variants]
-        is_taken = drafts[0][0].name is not None and self._chosen(drafts[0][0].name)
+        is_taken = drafts[0][0].name is not None and drafts[0][0].name in self._chosen
         drafted = drafts[0] if is_taken else drafts[-1]
         return [statement for draft in drafted for statement in self._emitted(draft, within)]
 
@@ -399,11 +496,13 @@ class _Outliner(Expressions):
         return _Draft(name, units, form, results)
 
     def _emitted(self, draft: _Draft, within: dict[int, ast.expr]) -> list[ast.stmt]:
-        if draft.name is None or not self._chosen(draft.name):
+        if draft.name is None or draft.name not in self._chosen:
             return [_Replaced(within).visit(unit.statement) for unit in draft.units]
-        method = ast.Attribute(ast.Name(self._self, ast.Load()), draft.name, ast.Load())
-        call = ast.Call(method, [within.get(id(leaf), leaf) for _, leaf in draft.form.leaves], [])
-        return self._calling(call, draft.results, draft.units, draft.form)
+        leaves = [within.get(id(leaf), leaf) for _, leaf in draft.form.leaves]
+        own = ast.Name(self._self, ast.Load())
+        method = ast.Name(draft.name, ast.Load()) if self.is_helper else ast.Attribute(own, draft.name, ast.Load())
+        given = [own] if self.is_helper and self._self != _OWNER else []
+        return self._calling(ast.Call(method, [*given, *leaves], []), draft.results, draft.units, draft.form)
 
     def _is_worth(self, form: _Form) -> bool:
         if form.operations < LEAST or not form.sure:
@@ -412,7 +511,7 @@ class _Outliner(Expressions):
 
     def _is_candidate(self, node: ast.expr) -> bool:
         """Whether a region of one call alone is what that calls, a cell or a candidate itself."""
-        found = self._resolve(node.func) if isinstance(node, ast.Call) else None
+        found = self.resolved(node.func) if isinstance(node, ast.Call) else None
         return isinstance(found, nn.Module) and not type(found).__module__.startswith("torch.nn.")
 
     def _named(self) -> str:
@@ -502,8 +601,8 @@ class _Outliner(Expressions):
             is_one = bool(one) and not isinstance(one[0], ast.Starred)
             numbers = one[0] if is_one else numbers
             name = LOOK_UP_ONE if is_one else LOOK_UP
-            method = ast.Attribute(ast.Name(self._self, ast.Load()), name, ast.Load())
-            return _located(ast.copy_location(ast.Call(method, [node.func, self._within(numbers)], []), node))
+            function = ast.Name(name, ast.Load())
+            return _located(ast.copy_location(ast.Call(function, [node.func, self._within(numbers)], []), node))
         if self.is_operation(node):
             unit = _Unit(ast.copy_location(ast.Expr(node), node), [node], [], True)
             if self._formed([unit]) is not None:

@@ -44,7 +44,7 @@ from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
-from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one, looked_up, looks_up_numbers
+from edbc.capture.record.lookup import looked_up, looks_up_numbers
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.special import embedded
@@ -183,7 +183,7 @@ class ModelView(CellTracer):
         """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
         self.ragged = frozenset(ragged)
         """Classes whose leading size is a symbol (`capture.ragged`)."""
-        self.copies = Copies(self._outlined, bool(self.ragged))
+        self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
         self._chosen: dict[type, frozenset[str]] = {}
@@ -226,32 +226,38 @@ class ModelView(CellTracer):
         """The function that a method is, which is what is proven, and its module."""
         module = self.model.get_submodule(path)
         region = self.regions.find(type(module), method) if ":" in method else None
-        function: FunctionType = methods_of(module)[method] if region is None else region.function
+        function: Any = methods_of(module)[method] if region is None else region.function
         return function, module
 
-    def _outlined(self, kind: type, method: FunctionType) -> tuple[FunctionType, dict[str, Any]]:
-        """A method with calls of the regions that are cells, and these."""
+    def _chosen_of(self, kind: type) -> frozenset[str]:
+        """The regions that are cells, of a class."""
         if kind not in self._chosen:
             of_kind = [name for path, name in self.automatic.values() if type(self.model.get_submodule(path)) is kind]
             self._chosen[kind] = frozenset(name for name in of_kind if ":" in name)
-        chosen = self._chosen[kind]
-        made = self.regions.outlined(kind, method, chosen)
-        if made is None:
-            return method, {}
-        regions = self.regions.of_method(kind, method)
-        found = {name: region.function for name, region in regions.items() if name in chosen}
-        return made, {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, **found}
+        return self._chosen[kind]
+
+    def _outlined(self, kind: type | None, function: FunctionType) -> FunctionType:
+        """A method of a class, or a helper, with calls of the regions that are cells; any other function as it is."""
+        helper = self.regions.helper(function) if kind is None else None
+        kind = kind if helper is None else type(helper.module)
+        made = None if kind is None else self.regions.outlined(kind, function, self._chosen_of(kind))
+        return function if made is None else made
+
+    def _regions_of(self, kind: type) -> dict[str, Any]:
+        """What these calls call, by name."""
+        regions = {name: self.regions.find(kind, name) for name in self._chosen_of(kind)}
+        return {name: region.function for name, region in regions.items() if region is not None}
 
     def moving(self, kind: type) -> Iterator[str]:
         """Names of a class's methods in which regions move operations."""
-        for chosen in self._chosen.get(kind, ()):
+        for chosen in self._chosen_of(kind):
             region = self.regions.find(kind, chosen)
             if region is not None and region.moves:
                 yield chosen.rpartition(":")[0]
 
     @property
     def copies_as_written(self) -> Copies:
-        """Copies without regions, for recorders that keep books (`trace.regions`, definition (4))."""
+        """Copies without regions, for recorders that keep books (`trace.regions`, definition (5))."""
         if self._as_written is None:
             self._as_written = Copies(symbolic=bool(self.ragged))
         return self._as_written
@@ -270,7 +276,7 @@ class ModelView(CellTracer):
                 self.automatic.pop(name, None)
                 self.given_up[name] = broken[name] or f"the code of {name.partition(':')[0]}"
         self._chosen, self._spare, self._as_written = {}, {}, None
-        self.copies = Copies(self._outlined, bool(self.ragged))
+        self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
         return True
 
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
@@ -666,7 +672,7 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
     recorder = Recorder(table, home=home)
     recorder._tracer = view
     recorder.ragged = view.ragged
-    shadow = view.shadow(view.model, recorder)
+    shadow = recorder.root = view.shadow(view.model, recorder)
     for path, module in list(shadow.named_modules()):
         if path and (is_cell(module) or is_leaf(module)):
             _record_calls(recorder, path, module)

@@ -23,8 +23,8 @@ from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
 from edbc.capture.standins.told import Array
 
 LOOK_UP, LOOK_UP_ONE = "look up", "look up one"
-"""The methods that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's class could
-have."""
+"""The variables that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's function
+could have."""
 _ROWS = "rows by number"
 """What a recording nn.Embedding has for it."""
 
@@ -59,7 +59,7 @@ def look_up_of(ref: SharedRef) -> LookUp | None:
     return function if isinstance(function, LookUp) else None
 
 
-def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
+def look_up(words: Any, numbers: Any) -> Any:
     """`words(torch.tensor(numbers))`."""
     if type(numbers) is Array:
         numbers = numbers.tensor
@@ -73,7 +73,7 @@ def look_up(_: nn.Module, words: Any, numbers: Any) -> Any:
     return words(torch.tensor(numbers, dtype=torch.int64) if is_empty else torch.tensor(numbers))
 
 
-def look_up_one(_: nn.Module, words: Any, number: Any) -> Any:
+def look_up_one(words: Any, number: Any) -> Any:
     """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`."""
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
     if isinstance(number, Lazy):

@@ -267,6 +267,7 @@ class Recorder:
         "refs",
         "remade",
         "returned",
+        "root",
         "rows",
         "run_segment",
         "seen_in_place",
@@ -299,6 +300,8 @@ class Recorder:
         self.keeps_books = False
         """Whether it knows which stand-ins share memory, so that they may change in place (`trace.changes`)."""
         self.books: Changes | None = None
+        self.root: nn.Module | None = None
+        """The copy of the model that runs."""
         self.before_books: Callable[[], None] | None = None
         """What is to be done before books are kept."""
         self.seen_in_place: dict[Any, bool] = {}

@@ -354,8 +354,8 @@ def doubled(h: Tensor) -> Tensor:
 
 
 def halved(h: Tensor) -> Tensor:
-    """What is called between cells."""
-    return torch.sqrt(h * h + 1)
+    """What is called between cells, and is too little for one."""
+    return h * 0.5
 
 
 def passed_on(h: Tensor) -> Tensor:

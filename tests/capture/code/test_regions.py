@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import re
 import sys
+import textwrap
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,6 @@ from torch import Tensor, nn
 
 from edbc.capture.code.closed import Closed, definition_of, methods_of
 from edbc.capture.code.regions import Region, Regions, compiled_like
-from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
 from edbc.plan.writer import plan_text
 from edbc.tools.cli.main import main
 from edbc.tools.compile.compiler import compile_model
@@ -364,6 +364,126 @@ def test_moving_is_told() -> None:
     }
 
 
+def folded(model: Any, tree: Any) -> Tensor:
+    """A helper that is given the model, and calls itself."""
+    if isinstance(tree, int):
+        return model.words(torch.tensor(tree))
+    left, right = folded(model, tree[0]), folded(tree=tree[1], model=model)
+    h = model.pair(torch.cat([left, right]))
+    return torch.tanh(h) * model.bias + left
+
+
+def composed(tree: Any, words: Any, w: Tensor, b: Tensor) -> Tensor:
+    """One that is given a module of torch's and parameters."""
+    if isinstance(tree, int):
+        return words(torch.tensor(tree))
+    x = torch.cat([composed(tree[0], words, w, b), composed(tree[1], words, w, b)])
+    return torch.sigmoid(w @ x + b) * x[:SIZE]
+
+
+def chained(xs: list[Tensor]) -> Tensor:
+    """One that is given tensors alone, calls another, and does more than compute."""
+    print(end="")
+    h = xs[0]
+    for x in xs[1:]:
+        h = torch.relu(h + x) * 2 - x
+    return ended(h, xs)
+
+
+def ended(h: Tensor, xs: list[Tensor]) -> Tensor:
+    """What that calls."""
+    print(end="")
+    return torch.tanh(h) * 0.5 + xs[-1]
+
+
+def changing(model: Any, xs: list[Tensor]) -> Tensor:
+    """One with a tensor that changes in place."""
+    print(end="")
+    h = model.step(xs[0]) + 1
+    h += torch.tanh(h) * model.bias
+    return h
+
+
+def scaled(model: Any, x: Tensor) -> Tensor:
+    """One that is closed, but for what the model is."""
+    return torch.tanh(model.step(x) * SCALE) + x
+
+
+class Other(nn.Module):
+    """A module that `folded` is given too, of which it is no method."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.pair = nn.Embedding(9, SIZE), lambda x: x[:SIZE] - x[SIZE:]
+        self.bias = nn.Parameter(torch.ones(SIZE))
+
+
+class Helped(Base):
+    """A method per helper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.other = nn.Parameter(torch.randn(SIZE, 2 * SIZE)), Other()
+
+    def forward(self, item: tuple[str, Any]) -> Any:
+        return getattr(self, f"of_{item[0]}")(item[1])
+
+    def of_folded(self, tree: Any) -> Tensor:
+        return folded(self, tree)
+
+    def of_composed(self, tree: Any) -> Tensor:
+        return composed(tree, self.words, self.w, self.bias)
+
+    def of_others(self, tree: Any) -> Tensor:
+        return folded(self, tree) + folded(self.other, tree)
+
+    def of_chained(self, tree: Any) -> Tensor:
+        return chained([folded(self, tree), folded(self, tree[0]), self.bias])
+
+    def of_changing(self, tree: Any) -> Tensor:
+        return changing(self, [folded(self, tree)])
+
+    def of_scaled(self, tree: Any) -> Tensor:
+        print(end="")
+        return scaled(self, folded(self, tree))
+
+
+HELPED = {
+    "folded": {"folded:1"}, "composed": {"words.composed:1"}, "others": {"folded:1"},
+    "chained": {"folded:1", "chained:1", "ended:1"}, "changing": {"folded:1"}, "scaled": {"folded:1", "scaled:1"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", HELPED)
+def test_lines_of_helpers_are_cells(way: str) -> None:
+    """Functions outside of classes, given a model, parameters, or tensors: values and gradients are eager's, and a
+    module that a region is no method of runs the lines as they are."""
+    model = seeded(Helped).double()
+    random = Random(0)
+    tree = lambda depth: (tree(depth - 1), tree(random.randrange(depth))) if depth else random.randrange(9)  # noqa: E731
+    instances = [(way, tree(3)) for _ in range(8)]
+    net = bound(model, instances, cells="auto")
+
+    assert HELPED[way] <= set(net.view.automatic)
+    for got, expected in zip(net(instances), map(model, instances), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    require_equal_gradients(net, instances[:7])
+
+
+def test_a_helper_that_is_another_function_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its regions are none any more; those of other helpers stay."""
+    model = seeded(Helped).double()
+    instances = [("chained", (1, (2, 3))), ("chained", ((4, 5), 6))]
+    net = bound(model, instances, cells="auto")
+    net(instances)
+    monkeypatch.setitem(globals(), "ended", lambda h, xs: torch.sigmoid(h) * xs[0])
+
+    for got, expected in zip(net(instances), map(model, instances), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
+    assert net.view.given_up == {"ended:1": "the code of ended"}
+    assert {"folded:1", "chained:1"} <= set(net.view.automatic)
+
+
 # --- programs at random ---------------------------------------------------------------------------------------------
 
 
@@ -493,23 +613,29 @@ def _plain(nest: Any) -> Any:
     return [_plain(x) for x in nest] if isinstance(nest, list | tuple) else nest
 
 
+def as_helper(text: str) -> str:
+    """The method as a function that the model's forward calls."""
+    outside = textwrap.dedent(text).replace("def forward(self", "def helper(model").replace("self.", "model.")
+    return "    def forward(self, *given):\n        return helper(self, *given)\n\n\n" + outside
+
+
 @pytest.mark.long
+@pytest.mark.parametrize("is_helper", [False, True], ids=["method", "helper"])
 @pytest.mark.parametrize("num", [30, pytest.param(300, marks=pytest.mark.slow)])
-def test_programs_at_random_do_what_they_did(num: int, tmp_path: Path) -> None:
+def test_programs_at_random_do_what_they_did(num: int, is_helper: bool, tmp_path: Path) -> None:
     """Outlined, in eager execution: bit-equal values, the same side effects in the same order."""
     count = moving = 0
     for seed in range(num):
         text = Writer(seed).write()
-        model = written(text, tmp_path)
-        kind, function = type(model), type(model).forward
+        model = written(as_helper(text) if is_helper else text, tmp_path)
+        kind = type(model)
+        function = vars(sys.modules[kind.__module__])["helper"] if is_helper else kind.forward
         regions = Regions(model, Closed(model))
         found = regions.of_method(kind, function)
         for chosen in (frozenset(found), frozenset(list(found)[::2])):
             outlined = regions.outlined(kind, function, chosen)
             if outlined is None:
                 continue
-            setattr(kind, LOOK_UP, look_up)
-            setattr(kind, LOOK_UP_ONE, look_up_one)
             for name in found:
                 setattr(kind, name, found[name].function)
             for n in range(4):
@@ -517,8 +643,8 @@ def test_programs_at_random_do_what_they_did(num: int, tmp_path: Path) -> None:
         count += len(found)
         moving += sum(region.moves for region in found.values())
         del sys.modules[kind.__module__]
-    assert count > 2 * num
-    assert moving > num // 15
+    assert count > num * (1 if is_helper else 2)
+    assert moving == 0 if is_helper else moving > num // 15
 
 
 def test_regions_are_what_is_left_out(tmp_path: Path) -> None:
