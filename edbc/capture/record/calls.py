@@ -55,11 +55,13 @@ _AT_ONCE = frozenset((torch.Tensor, Made, Leaf))
 """Of tensors that eager code has at once."""
 _ABSENT = object()
 """Stands for an argument that a call of fewer does not have."""
-_NESTS = (tuple, list, dict)
-_CONSTANTS = frozenset((type(None), bool, int, str))
+_NESTS = (tuple, list, dict, torch.Size)
+_CONSTANTS = frozenset((type(None), bool, int, str, torch.dtype, torch.device))
+_ONE_OBJECT = frozenset((type(None), bool, torch.dtype))
+"""Of these classes equal constants are one object."""
 _NAMES = frozenset(
     "self rest kwargs recorder known general Value Shared Rows Made getframe absent index sites found site first make "
-    "call key x type dict tuple list int str TypeError AttributeError ValueError".split()
+    "call key x type dict tuple list int str torch TypeError AttributeError ValueError".split()
 )
 _NUMBERED = re.compile("[xwvsomak][0-9].*")
 
@@ -240,8 +242,8 @@ def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
 def _form_of(item: Any) -> Any:
     """The form of a nest, as far as it tells calls apart."""
     kind = type(item)
-    if kind is tuple or kind is list:
-        return (kind, *map(_form_of, item))
+    if kind is tuple or kind is list or kind is torch.Size:
+        return (list if kind is list else tuple, *map(_form_of, item))
     if kind is dict:
         return (kind, *item, *map(_form_of, item.values()))
     return (kind, item) if _is_fixed(item) else Hole
@@ -324,8 +326,10 @@ def _names(nest: Iterable[Any], prefix: str) -> tuple[str, ...]:
 def _unpacking(nest: Iterable[Any], names: tuple[str, ...]) -> Iterator[str]:
     """Lines that take apart the nests in a nest whose items are in `names`: outermost first."""
     for name, item in zip(names, nest, strict=True):
-        if item is None or type(item) is bool:
+        if type(item) in _ONE_OBJECT:
             yield f"            if {name} is not {item}: raise TypeError\n"
+        elif type(item) is torch.device:
+            yield f"            if type({name}) is not torch.device or {name} != torch.{item!r}: raise TypeError\n"
         elif _is_fixed(item):
             yield f"            if type({name}) is not {type(item).__name__} or {name} != {item!r}: raise TypeError\n"
         elif type(item) is dict:
@@ -334,8 +338,11 @@ def _unpacking(nest: Iterable[Any], names: tuple[str, ...]) -> Iterator[str]:
             yield f"            {', '.join(inner)}{',' if inner else '()'} = {name}.values()\n"
             yield from _unpacking(item.values(), inner)
         elif type(item) not in (Hole, _Matrix):
-            inner = _names(item, f"{name}_")
-            yield f"            if type({name}) is not {type(item).__name__}: raise TypeError\n"
+            inner, kinds = (
+                _names(item, f"{name}_"),
+                "list" if type(item) is list else "tuple and type({0}) is not torch.Size",
+            )
+            yield f"            if type({name}) is not {kinds.format(name)}: raise TypeError\n"
             yield f"            {', '.join(inner)}{',' if inner else '()'} = {name}\n"
             yield from _unpacking(item, inner)
 
@@ -437,6 +444,6 @@ def _unroll(
         made=f"({each('v{i}', num_outputs)},)",
         values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),
     )
-    scope: dict[str, Any] = {}
+    scope: dict[str, Any] = {"torch": torch}
     exec(compile(code, "<unrolled call>", "exec"), scope)
     return scope["make"]

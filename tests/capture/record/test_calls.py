@@ -142,6 +142,28 @@ def integers_and_texts(net: Any, ids: list[int]) -> Any:
     return found
 
 
+class Like(nn.Module):
+    """What tells dtypes, devices and sizes."""
+
+    def forward(self, a: torch.Tensor, like: Any, size: Any = (2, -1)) -> torch.Tensor:
+        return a.reshape(size).to(like if like is not None else torch.float32)
+
+
+def dtypes_devices_and_sizes(net: Any, ids: list[int]) -> Any:
+    found = [net.inner(net.row(ids[0]), None)]
+    for i in ids:
+        a, shape = net.row(i), net.start.shape
+        found += [net.inner(a, a.dtype), net.inner(a, torch.float64), net.inner(a, a.device), net.inner(a, None, shape)]
+        found += [
+            net.inner(a, torch.float32, shape),
+            net.inner(a, a.dtype, tuple(shape)),
+            net.inner(a, a.dtype, [SIZE]),
+        ]
+        found += [net.inner(a, torch.device("cpu"), size=a.unsqueeze(0).shape), net.inner(a, a.dtype, size=shape[:1])]
+        found += [net.inner(torch.ones(SIZE), a.dtype, shape), net.inner(a, a.dtype), net.inner(a, "cpu", shape)]
+    return found
+
+
 def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Capture, Capture]:
     """The second of two equal mini-batches, recorded with and without unrolled calls."""
     captures = []
@@ -156,7 +178,7 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("cell", "use"), [
     (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
     (Scaled, constants_and_parameters), (Nested, nests_of_constants), (Named, dicts_and_keywords),
-    (Counted, integers_and_texts),
+    (Counted, integers_and_texts), (Like, dtypes_devices_and_sizes),
 ])  # fmt: skip
 def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
@@ -292,11 +314,25 @@ def test_a_call_is_unrolled_once_its_form_is_known() -> None:
     """The code of an unrolled call serves the second call of a module; a form with a float stays general."""
     for use, unrolled in ((lambda net, ids: net.inner(net.row(0), net.row(1)), True),
                           (lambda net, ids: net.inner(net.row(0), "x"), True),
+                          (lambda net, ids: net.inner(net.row(0), torch.float32), True),
+                          (lambda net, ids: net.inner(net.row(0), net.start.device), True),
                           (lambda net, ids: net.inner(net.row(0), 0.5), False)):  # fmt: skip
         model = seeded(lambda use=use: Around(Constant(), use))
         shadow, recorder = recording_shadow(ModelView(model), TypeTable())
         capture(shadow, recorder, IDS[:2])
         assert (type(shadow.inner).__call__.__code__.co_filename == "<unrolled call>") is unrolled
+
+
+@pytest.mark.parametrize("given", [lambda a: a.dtype, lambda a: a.device, lambda a: a.shape, lambda a: [a.shape]])
+def test_what_is_told_of_another_tensor_is_unrolled(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dtype, a device or a shape among the arguments makes no call general."""
+    shadow, recorder = recording_shadow(
+        ModelView(seeded(lambda: Around(Constant(), lambda net, ids: net.inner(net.row(0), given(net.start))))),
+        TypeTable(),
+    )
+    capture(shadow, recorder, IDS)
+    monkeypatch.setattr(type(recorder), "call", None)
+    capture(shadow, recorder, IDS)
 
 
 class Constant(nn.Module):
