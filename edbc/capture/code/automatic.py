@@ -46,8 +46,8 @@ NODE_US, JOIN_US, BATCH_US = 0.5, 0.05, 4.0
 """Microseconds: recording a node, and joining it alone; starting a batch. Medians of the zoo and of ordinary
 programs."""
 RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 400.0
-"""Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; a batch of a type that no
-plan has. Medians of the programs of `benchmarks/ragged.py`."""
+"""Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
+that no plan has, which is traced and compiled. Medians of the programs of `benchmarks/ragged.py`."""
 PYTHON_US = 100.0
 """Microseconds: a closed forward on rows that is not kept, for an instance. From 100 to 600 in four ordinary programs
 (JumpingKnowledge, CRFLoss, LanguageModelLoss, ScatterAdd)."""
@@ -217,7 +217,7 @@ class Trial(NamedTuple):
     used: dict[str, int]
     """Types of each cell that has nodes."""
     unseen: int = 0
-    """Types of one node."""
+    """Operations of the types of one node."""
 
 
 def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> tuple[list[Candidate], Trial]:

@@ -12,6 +12,11 @@ _PRODUCTS = frozenset("linear matmul mm addmm __matmul__ bmm einsum".split())
 _RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 
 
+def num_operations(entry: Entry, view: ModelView) -> int:
+    """Of a call: those that its trace shows; 1 of a torch function."""
+    return 1 if entry.operation.call is not None else len(view.trace(entry.operation).recording.entries)
+
+
 def work_of_call(entry: Entry, view: ModelView) -> Work:
     """The work of one call of a cell, a module or a torch function, in its matrices of parameters; of what multiplies
     by none, of reductions and of excerpts it is nothing. O(operations of its trace)."""

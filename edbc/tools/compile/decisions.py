@@ -9,8 +9,9 @@ definition (4)), a function of the model and the mini-batch without a clock: the
     that is no run itself (`ragged.forwards`) takes PYTHON_US: where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it. As many types as have one node in the sample are expected to be new
-    in another one of its size (Good, "The population frequencies of species", Biometrika 1953): UNSEEN_US each.
-    Beside rows that counts in the choice of cells too: a cell over indices of every length is a type per size.
+    in another one of its size (Good, "The population frequencies of species", Biometrika 1953): UNSEEN_US for each
+    operation in them. Beside rows that counts in the choice of cells too: a cell over indices of every length is a type
+    per size.
 (5) Where half of the instances are alike others (`capture.captured.alike`), they are joined and not recorded: a node
     costs JOIN_US then, where there are no rows.
 """
@@ -44,7 +45,7 @@ from edbc.capture.code.automatic import (
 from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
-from edbc.capture.code.work import work_of_call
+from edbc.capture.code.work import num_operations, work_of_call
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.patterns.fusions import Planned, patterns_of
 from edbc.capture.ragged.value import Sizes, varying
@@ -216,5 +217,6 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-    unseen = int((counts == 1).sum())
+    once = map(table.operation_of_type.get, np.flatnonzero(counts == 1).tolist())
+    unseen = sum(1 if entry is None else num_operations(entry, view) for entry in once)
     return Trial(names, cost + UNSEEN_US * unseen, used) if ragged else Trial(names, cost, used, unseen)
