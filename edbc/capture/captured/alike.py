@@ -30,6 +30,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -40,19 +41,11 @@ from torch import nn
 from edbc.base.graph import ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.captured.instance import WORD, Words, sections
-from edbc.capture.captured.joining import (
-    Part,
-    join,
-    num_results,
-    read_joined,
-    recorded_together,
-    with_known_graph,
-)
+from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
 from edbc.capture.captured.nesttext import text_of
 from edbc.capture.captured.steps import Memory, OfNumbers, Runs, Step, Steps, needed, values_of
 from edbc.capture.captured.vocabulary import Lexicon, Nest
 from edbc.capture.forward.build import Capture
-from edbc.capture.forward.structures import LARGEST
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.record.recorder import Recorder
@@ -84,8 +77,6 @@ DEEPEST = 8
 MOST_ITEMS = 512
 """Items of its nests."""
 MOST_MOULDS = 1024
-MOST_JOINED = 64
-"""Mini-batches of the same keys in the same order whose graph is not joined again."""
 MOST_LEAVES = 64
 """Of one instance."""
 NAMED = 1 << 30
@@ -108,7 +99,8 @@ _NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.u
 class Mould(NamedTuple):
     """Definition (3)."""
 
-    number: int
+    structure: int | None
+    """As a captured instance's (`captured.joining.Part`)."""
     words: bytes
     nest: Nest
     constants: Sequence[tuple[int, Runs | list[Any]]]
@@ -140,8 +132,7 @@ class Alike:
         self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
         self._asked: Kept[Any, tuple[int, ...]] = Kept(MOST_MOULDS)
         """By pattern, the integers that are part of the key."""
-        self._joined: Kept[Any, Capture] = Kept(MOST_JOINED)
-        self._count = self.looked = self.found = 0
+        self.looked = self.found = 0
         self._num_types = len(lexicon.table.types)
         self._wanted: set[int] = set()
         """The numbers that the last attempt looked at, of its instance `_asker`."""
@@ -193,25 +184,12 @@ class Alike:
             constants = self._constants(moulds, read)
         except (IndexError, OverflowError, ValueError, RuntimeError):  # which the code is to raise where it has it too
             return None
-        key = (*[mould.number for mould in moulds],)
-        known = self._joined.get(key)
-        if known is not None and known.graph.types is self._lexicon.table.graph_types():
-            return known.changed(constants=constants)
-        words = np.frombuffer(b"".join([mould.words for mould in moulds]), WORD)
-        looks_up = any(mould.at for mould in moulds)
-        if looks_up:
-            words = words.copy()
-            if not _write_rows(words, moulds, read):
-                return None
-        of_all = join(self._lexicon, words, len(moulds), constants)
-        nests = [mould.nest for mould in moulds]
-        found = read_joined(self._lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
-        if len(found.graph.operands) > LARGEST:
-            return found
-        found = with_known_graph(self._lexicon, found, (Alike, key))
-        if not looks_up:
-            self._joined.add(key, found.changed(constants={}, is_known=True))
-        return found
+        structures = (*[mould.structure for mould in moulds],)
+        words = partial(_words_of, moulds, read)
+        try:
+            return joined_alike(self._lexicon, structures, words, [mould.nest for mould in moulds], constants)
+        except _NoRow:
+            return None
 
     def _constants(self, moulds: Sequence[Mould], read: Sequence[Read]) -> dict[int, torch.Tensor]:
         """By source. Raises what torch raises for numbers that are no indices, say."""
@@ -319,7 +297,6 @@ class Alike:
 
     def _mould(self, part: Part, steps: Steps, shows: _Shows) -> Mould:
         """Raises UnsupportedError for what forward returns that has no text."""
-        self._count += 1
         text = text_of(part.nest.nest, num_results(part.words), self._lexicon.class_number)
         constants: list[tuple[int, Any]] = [
             (source, [shows.copies.get(id(tensor), tensor) for tensor in pool]) for source, pool in part.constants
@@ -330,7 +307,8 @@ class Alike:
         named = [shows.named[words[i] - NAMED] for i in at]
         constants = [(source, _as_runs(items, steps)) for source, items in constants]
         wanted = {item for _, items in constants if type(items) is list for item in items if type(item) is int}
-        return Mould(self._count, part.words, self._lexicon.nest(text), constants, needed(steps.steps, wanted), at,
+        structure = number_of_structure(self._lexicon, part.words, text)
+        return Mould(structure, part.words, self._lexicon.nest(text), constants, needed(steps.steps, wanted), at,
                      [p for p, _ in named], [rows for _, rows in named])  # fmt: skip
 
 
@@ -380,8 +358,15 @@ def _stacked(pool: list[Any], value_class: ValueClass) -> torch.Tensor:
     return found
 
 
-def _write_rows(words: Words, moulds: Sequence[Mould], read: Sequence[Read]) -> bool:
-    """Write the rows that instances look up where they stand in the words of all; False where there is no such row."""
+class _NoRow(Exception):
+    """An instance looks up what its table does not have."""
+
+
+def _words_of(moulds: Sequence[Mould], read: Sequence[Read]) -> Words:
+    """The words of all, with the rows that instances look up where they stand. Raises _NoRow."""
+    words = np.frombuffer(b"".join([mould.words for mould in moulds]), WORD)
+    if not any(mould.at for mould in moulds):
+        return words
     begin, at, values, rows = 0, list[int](), list[int](), list[int]()
     for mould, of in zip(moulds, read, strict=True):
         numbers = of.numbers
@@ -392,11 +377,12 @@ def _write_rows(words: Words, moulds: Sequence[Mould], read: Sequence[Read]) -> 
     try:
         found = np.array(values, np.int64)
     except OverflowError:
-        return False
+        raise _NoRow from None
     if (found < 0).any() or (found >= np.array(rows)).any():
-        return False
+        raise _NoRow
+    words = words.copy()
     words[at] = found
-    return True
+    return words
 
 
 class _Shows:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -267,26 +268,42 @@ def join(lexicon: Lexicon, words: Words, count: int, constants: dict[int, Any]) 
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
     key = tuple([part.structure for part in parts])
-    known = lexicon.joined.get(key)
-    if known is not None and known.graph.types is lexicon.table.graph_types():
-        return known.changed(constants=_constants_of([part.constants for part in parts]))
+    nests = [part.nest for part in parts]
+    if None not in key:
+        words, constants = partial(_words_of, parts), _constants_of([part.constants for part in parts])
+        return joined_alike(lexicon, key, words, nests, constants)
     of_all = joined_parts(lexicon, parts)
-    left = [] if None not in key else [part.left for part in parts]
-    capture = read_joined(lexicon, of_all, [part.nest for part in parts], of_all.parts.result_ptr.tolist(), left)
+    left = [part.left for part in parts]
+    capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist(), left)
     if len(capture.graph.operands) > LARGEST:
         return capture
-    if None in key:
-        return with_known_graph(lexicon, capture, (*[structure_of(part.words) for part in parts], *capture.stacks))
+    return with_known_graph(lexicon, capture, (*[structure_of(part.words) for part in parts], *capture.stacks))
+
+
+def joined_alike(lexicon: Lexicon, key: tuple[int | None, ...], words: Callable[[], Words], nests: Sequence[Nest],
+                 constants: dict[int, Any]) -> Capture:  # fmt: skip
+    """The Capture of a mini-batch whose instances have these structures. A small one that looks nothing up is joined
+    once: the next of these structures differs in constants alone, and its words are not asked for."""
+    known = lexicon.joined.get(key)
+    if known is not None and known.graph.types is lexicon.table.graph_types():
+        return known.changed(constants=constants)
+    of_all = join(lexicon, words(), len(nests), constants)
+    capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
+    if len(capture.graph.operands) > LARGEST:
+        return capture
     capture = with_known_graph(lexicon, capture, key)
     if not (_LOOKS_UP[lexicon.facts().kind_of_source[capture.external_source]]).any():
         lexicon.joined.add(key, capture.changed(constants={}, is_known=True))
     return capture
 
 
+def _words_of(parts: Sequence[Part] | Sequence[Captured]) -> Words:
+    return np.frombuffer(b"".join([part.words for part in parts]), WORD)
+
+
 def joined_parts(lexicon: Lexicon, parts: Sequence[Part] | Sequence[Captured]) -> Joined:
     """Parts as a mini-batch in the numbers of a lexicon."""
-    words = np.frombuffer(b"".join([part.words for part in parts]), WORD)
-    return join(lexicon, words, len(parts), _constants_of([part.constants for part in parts]))
+    return join(lexicon, _words_of(parts), len(parts), _constants_of([part.constants for part in parts]))
 
 
 def _constants_of(instances: Sequence[Sequence[tuple[int, Any]]]) -> dict[int, Any]:
@@ -393,10 +410,15 @@ def own_part(lexicon: Lexicon, captured: Captured, number: int) -> Part:
         except EdbcError as error:
             raise type(error)(f"instance {number}: {error}") from None
     if here.part is None:
-        is_small = int.from_bytes(here.words[4:8], "little") <= LARGEST
-        structure = lexicon.structure(structure_of(here.words), here.nest_text) if is_small else None
+        structure = number_of_structure(lexicon, here.words, here.nest_text)
         here.part = Part(here.words, lexicon.nest(here.nest_text), here.constants, structure=structure)
     return here.part
+
+
+def number_of_structure(lexicon: Lexicon, words: bytes, nest_text: str) -> int | None:
+    """The number of a small instance's structure; None of another."""
+    is_small = int.from_bytes(words[4:8], "little") <= LARGEST
+    return lexicon.structure(structure_of(words), nest_text) if is_small else None
 
 
 def own_parts(lexicon: Lexicon, instances: Sequence[Captured], first: int) -> list[Part]:

@@ -185,13 +185,14 @@ class KeptCall(NamedTuple):
     def fits(self, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
         """Whether arguments have the sizes that the program needs; of arrays, one item per call, which of them do."""
         fit: Any = True
+        known: dict[int, Any] = {}
         for a, b in self.equal:
-            fit = fit & (size_of(a, sizes) == size_of(b, sizes))
+            fit = fit & (size_of(a, sizes, known) == size_of(b, sizes, known))
         for number, count, negative in self.below:
-            size, numbers = size_of(count, sizes), indices[number]
+            size, numbers = size_of(count, sizes, known), indices[number]
             fit = fit & (numbers.highest < size) & (numbers.lowest >= -size * negative)
         for count, least in self.least:
-            fit = fit & (size_of(count, sizes) >= least)
+            fit = fit & (size_of(count, sizes, known) >= least)
         return fit
 
     def again(self, rec: Recorder, given: Given) -> Any:

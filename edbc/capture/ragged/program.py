@@ -98,16 +98,24 @@ Count = int | None | Sum | Part
 """How many values a register has: as many as argument number k, one (None), or what follows from other sizes."""
 
 
-def size_of(count: Count, sizes: Sequence[Any]) -> Any:
-    """How many that are where arguments have these sizes, which may be arrays of them."""
+def size_of(count: Count, sizes: Sequence[Any], known: dict[int, Any] | None = None) -> Any:
+    """How many that are where arguments have these sizes, which may be arrays of them. Sizes that consist of others are
+    kept in `known` by their addresses: a convolution pads and slices the one before it."""
     if type(count) is int:
         return sizes[count]
     if count is None:
         return 1
+    known = {} if known is None else known
+    assert isinstance(count, Sum | Part)
+    if id(count) not in known:
+        known[id(count)] = _new_size(count, sizes, known)
+    return known[id(count)]
+
+
+def _new_size(count: Sum | Part, sizes: Sequence[Any], known: dict[int, Any]) -> Any:
     if isinstance(count, Sum):
-        return sum(size_of(part, sizes) for part in count.parts)
-    assert isinstance(count, Part)
-    whole, which = size_of(count.whole, sizes), slice(*count.bounds)
+        return sum(size_of(part, sizes, known) for part in count.parts)
+    whole, which = size_of(count.whole, sizes, known), slice(*count.bounds)
     if isinstance(whole, np.ndarray):
         return np.array([len(range(size)[which]) for size in whole.tolist()], np.int64)
     return len(range(whole)[which])

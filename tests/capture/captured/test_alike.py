@@ -121,6 +121,31 @@ def test_known_keys_run_no_python(scores: Any) -> None:
     assert scores.alike.found == before + 9
 
 
+def test_captured_instances_and_alike_ones_are_joined_once() -> None:
+    """Those of the same structures in the same order, whichever came first; constants are each one's own."""
+
+    class Vectors(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(SIZE, SIZE)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.up(x))
+
+    net = of_net(seeded(Vectors), vector)
+    assert net.alike.pays
+    joined = net.lexicon.joined
+    joined.clear()
+    graphs = []
+    for seed, way in ((2, net.capture_each), (3, list), (4, net.capture_each), (5, list)):
+        instances = drawn(vector, seed)
+        graphs.append(net.mini_batch(way(instances)).graph)
+        for found, instance in zip(net(way(instances)), instances, strict=True):
+            torch.testing.assert_close(found, net.model(instance))
+    assert len(joined) == 1
+    assert all(graph is graphs[0] for graph in graphs)
+
+
 # --- what is not alike ---------------------------------------------------------------------------------------------
 
 
