@@ -69,7 +69,7 @@ class Job:
         self.step(self.warm)
         resident = peak_bytes(lambda: self.step(self.batch))
         of_mode: Any = self.net.in_mode()
-        pools = sum(b.numel() for pool in (of_mode.backend._pool, of_mode.trainer.pool) for b in pool._idle)
+        pools = sum(b.numel() for pool in (of_mode.backend.pool, of_mode.trainer.pool) for b in pool._idle)
         captured = of_mode.mini_batch(self.batch)
         scheduled = of_mode.passes.span("schedule", "schedule")(MiniBatch(capture=captured))
         placement = of_mode.trainer.place(scheduled).placement

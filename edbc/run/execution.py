@@ -69,7 +69,7 @@ def _loaded(backend: Backend, prepared: MiniBatch, view: ModelView, shared: Shar
         if shared is not None:
             arenas.shared = shared
         load_externals(prepared.capture, prepared.boundary.lookups, arenas, view)
-        for want in prepared.boundary.wants:
+        for want in prepared.boundary.wants if backend.issues else ():
             if isinstance(want, Wanted):
                 arenas.expect(want.class_index, want.rows)
     except BaseException:

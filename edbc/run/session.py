@@ -608,16 +608,24 @@ class Net:
         placed = batch.changed(placement=placement, demand=demand, boundary=boundary)
         if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
             made = {name: getattr(placed, name) for name in ("schedule", "placement", "demand", "boundary", "segment")}
+            make = getattr(self.backend, "at_once", None)
+            made["at_once"] = None if make is None else make(placed)
             self._known.add(id(capture.graph), made)
         return placed
 
     def run_again(self, capture: Capture, shared: Shared) -> list[Any] | None:
-        """The results of a mini-batch that is placed already; None where it is not, where equal nodes may be in it, or
-        where passes are to be checked."""
-        known = self._known.get(id(capture.graph)) if capture.has_shared or not self.share else None
+        """The results of a mini-batch that is placed already; None where it is not, where equal nodes of it are to be
+        one, or where passes are to be checked."""
+        known = self._known.get(id(capture.graph))
         if known is None or self.passes.verifies:
             return None
-        return run_whole(self.backend, MiniBatch(capture=capture, **known), self.kernel, self.view, shared)
+        to_run = self.shared(capture)
+        if to_run.graph is not capture.graph:
+            return None
+        if known["at_once"] is not None:
+            with WithoutGradients():
+                return known["at_once"].run(to_run, shared, self.view)
+        return run_whole(self.backend, MiniBatch(capture=to_run, **known), self.kernel, self.view, shared)
 
     def _executed(self, batch: MiniBatch) -> MiniBatch:
         told = batch.on_batch

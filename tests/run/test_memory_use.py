@@ -73,14 +73,14 @@ def allocated(net: Net, instances: list[Any]) -> tuple[int, int]:
     """Bytes that torch held at most while a mini-batch ran, its results apart, and those of its buffer."""
     with torch.no_grad():
         net(instances)
-        net.backend._pool._idle.clear()  # type: ignore[attr-defined]
+        net.backend.pool._idle.clear()  # type: ignore[attr-defined]
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
             results = net(instances)
     held, most = 0, 0
     for event in profiled.profiler.kineto_results.events():  # type: ignore[union-attr]
         held += event.nbytes() if event.name() == "[memory]" else 0
         most = max(most, held)
-    (buffer,) = net.backend._pool._idle  # type: ignore[attr-defined]
+    (buffer,) = net.backend.pool._idle  # type: ignore[attr-defined]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors_of(results)}
     return most - sum(storages.values()), buffer.numel()
 

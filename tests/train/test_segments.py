@@ -193,7 +193,7 @@ def pool_bytes(recompute: int | str | None, words: list[list[int]]) -> int:
     """Memory of a step: idle buffers of a fresh net's pools after it."""
     net = bound(Chain(), [words[0][:2]], recompute=recompute)
     random_loss(net(words)).backward()
-    pools: list[Any] = [net.backend._pool, net.trainer.pool]  # type: ignore[attr-defined]
+    pools: list[Any] = [net.backend.pool, net.trainer.pool]  # type: ignore[attr-defined]
     assert [len(pool._idle) for pool in pools] == [1, 1]
     return sum(buffer.numel() for pool in pools for buffer in pool._idle)
 

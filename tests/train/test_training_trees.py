@@ -114,7 +114,7 @@ def test_two_mini_batches_before_one_backward() -> None:
 def test_memory_goes_back_to_the_pool() -> None:
     """After backward, and when results are dropped without one, the arenas are idle again; before, they are not."""
     net, instances = tree_net(9)
-    pool: Any = net.backend._pool  # type: ignore[attr-defined]
+    pool: Any = net.backend.pool  # type: ignore[attr-defined]
     net(instances)
     idle = len(pool._idle)
     assert idle == 1
@@ -136,7 +136,7 @@ def test_memory_stays_flat() -> None:
     net, _ = tree_net(9)
     for seed in range(60):
         random_loss(net(random_trees(seed, 1 + seed % 5))).backward()
-    pools: list[Any] = [net.backend._pool, net.trainer.pool]  # type: ignore[attr-defined]
+    pools: list[Any] = [net.backend.pool, net.trainer.pool]  # type: ignore[attr-defined]
     assert [len(pool._idle) for pool in pools] == [1, 1]
 
 

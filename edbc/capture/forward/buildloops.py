@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from edbc.capture.forward.cutting import HEAD
 from edbc.native.kernelcache import njit
 from edbc.native.pointers import vector_of
 
@@ -14,8 +15,6 @@ _LONG = np.int64(0)
 
 MAX_FIELDS = 8
 """Sums over the same operands that are merged into one node, at most."""
-HEAD = 13
-"""Numbers before the arrays that `cut` gives."""
 _SEARCH = 16
 """Earlier sums with the same first operand that are compared, at most: bounds the worst case."""
 

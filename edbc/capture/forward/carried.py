@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from edbc.capture.forward.returned import Collected, Ints
+    from edbc.capture.forward.returned import Collected
     from edbc.capture.record.recording import Recording
 
 Table = torch.Tensor | list[torch.Tensor]
@@ -32,17 +32,18 @@ class Carried(Sequence[torch.Tensor]):
         self.in_tables = True
         """Whether `where` can tell."""
         self._tables: list[Table] = []
-        self._rows: list[Sequence[torch.Tensor] | None] = []
-        """The rows of a table as tensors, once somebody has asked for one."""
-        self._numbers: list[list[Any] | None] = []
+        self._rows: dict[int, Sequence[torch.Tensor]] = {}
+        """The rows of a table as tensors, by its number, once somebody has asked for one."""
+        self._numbers: dict[int, list[Any]] = {}
         """The same as Python's numbers."""
         self._on_host: dict[int, torch.Tensor] = {}
         """Rows that have crossed from a device."""
         self._starts: list[int] = []
         self._end = 0
         """Of the rows of all tables."""
-        self._where = np.zeros((3, 8), np.int64)
+        self._where = np.empty((8, 3), np.int64)
         """Of every table: its first row, and the address and the bytes of a row."""
+        self._address = self._where.ctypes.data
 
     def add(self, table: Table) -> None:
         """Append the rows of a table."""
@@ -50,14 +51,13 @@ class Carried(Sequence[torch.Tensor]):
         self._starts.append(start)
         self._end = start + (len(table) if isinstance(table, list) else table.shape[0])
         self._tables.append(table)
-        self._rows.append(None)
-        self._numbers.append(None)
         if isinstance(table, list):
             self.in_tables = False
             return
-        if number == self._where.shape[1]:
-            self._where = np.concatenate([self._where, self._where], axis=1)
-        self._where[:, number] = start, table.data_ptr(), table.stride(0) * table.element_size()
+        if number == len(self._where):
+            self._where = np.concatenate([self._where, self._where])
+            self._address = self._where.ctypes.data
+        self._where[number] = start, table.data_ptr(), table.stride(0) * table.itemsize
 
     def __len__(self) -> int:
         return self.length
@@ -69,7 +69,7 @@ class Carried(Sequence[torch.Tensor]):
 
     def __getitem__(self, index: Any) -> Any:
         number = self._table_of(index)
-        rows = self._rows[number]
+        rows = self._rows.get(number)
         if rows is None:
             table = self._tables[number]
             rows = self._rows[number] = table if isinstance(table, list) else each_row(table)
@@ -80,7 +80,7 @@ class Carried(Sequence[torch.Tensor]):
         number = len(self._starts) - 1
         if index < self._starts[number]:
             number = self._table_of(index)
-        numbers = self._numbers[number]
+        numbers = self._numbers.get(number)
         if numbers is None:
             numbers = self._numbers[number] = _numbers_of(self._tables[number])
         return numbers[index - self._starts[number]]
@@ -98,10 +98,10 @@ class Carried(Sequence[torch.Tensor]):
         """Whether a gradient of any of them is wanted."""
         return any(isinstance(table, list) and any(row.requires_grad for row in table) for table in self._tables)
 
-    def where(self) -> tuple[Ints, int]:
-        """Of every table its first row, and the address and the bytes of a row, `(3, tables)` and more; and how many
-        tables there are. Rows are on the host, their elements in order."""
-        return self._where, len(self._tables)
+    def where(self) -> tuple[int, int]:
+        """The address of three integers for every table: its first row, and the address and the bytes of a row; and how
+        many tables there are. Rows are on the host, their elements in order."""
+        return self._address, len(self._tables)
 
 
 @dataclass(frozen=True, eq=False)

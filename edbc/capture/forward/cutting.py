@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 RunSegment = Callable[["Capture"], Sequence[Table]]
 """Executes a segment and returns its results, class by class."""
 _ref = attrgetter("ref")
+HEAD = 13
+"""Numbers before the arrays that `buildloops.cut` gives."""
 MOST_WAITING = 1024
 """Nodes that wait for company, at most; see definition (1)."""
 
@@ -54,8 +56,6 @@ class Parts:
     __slots__ = ("_ends", "_found", "foreign", "num_later")
 
     def __init__(self, found: Ints):
-        from edbc.capture.forward.buildloops import HEAD
-
         self._found = found
         self.num_later: int
         """Values of those that stay."""
@@ -107,7 +107,10 @@ class Cutting:
     """Cuts the segments of one mini-batch."""
 
     def __init__(self, recorder: Recorder):
+        from edbc.capture.forward import build, buildloops
+
         self.recorder = recorder
+        self._build, self._native = build, buildloops.cut
         self._told = np.empty((2, 1024), np.int64)
         """Sources and indices of the externals that native code knows."""
         self._num_told = 0
@@ -119,22 +122,23 @@ class Cutting:
 
         Raises UnsupportedError for an operand of an earlier mini-batch, with the line.
         """
-        from edbc.capture.forward.build import captured_of, refuse_foreign
-
-        recorder, table = self.recorder, self.recorder.table
+        recorder = self.recorder
         detached = recorder.detached()
         parts = self._parts(live, wanted, aborted, not len(detached))
         if parts.foreign >= 0:
-            num_operands = table.arrays().num_operands[as_longs(recorder.entries)]
-            refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(num_operands)))
-        if len(parts.later_entries) > MOST_WAITING:
+            num_operands = recorder.table.arrays().num_operands[as_longs(recorder.entries)]
+            self._build.refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(num_operands)))
+        if parts.num_later > MOST_WAITING and len(parts.later_entries) > MOST_WAITING:
             parts = self._parts(live, wanted, aborted, False)
         if len(detached):
             detached = np.flatnonzero(np.isin(parts.nodes, detached))
         known = _known(recorder, parts, detached)
         pools = [recorder.carry(*each) for each in known.carried]
-        recorder.cut(parts.later_entries.tolist(), parts.later_refs.tolist(), parts.num_later)
-        capture = captured_of(known.structure, recorder, parts.indices, known.slots, known.runs)
+        if parts.num_later:
+            recorder.cut(parts.later_entries.tolist(), parts.later_refs.tolist(), parts.num_later)
+        else:
+            recorder.cut([], [], 0)
+        capture = self._build.captured_of(known.structure, recorder, parts.indices, known.slots, known.runs)
         return Segment(capture, pools, parts.moved.tolist())
 
     def _parts(self, live: Sequence[Value], wanted: Sequence[int], aborted: int, may_wait: bool) -> Parts:
@@ -147,10 +151,11 @@ class Cutting:
         self._num_told = known + len(sources)
         while self._num_told > self._told.shape[1]:
             self._told = np.concatenate([self._told, self._told], axis=1)
-        return parts_of(
+        found = self._native(
             numbers, *sizes, recorder.first_value, recorder.first_external, self._told, known, aborted, may_wait,
             recorder.next_value, table.arrays().record, table.num_classes, table.was_read(),
         )  # fmt: skip
+        return Parts(found)
 
 
 def _known(recorder: Recorder, parts: Parts, detached: Any) -> Known:
@@ -178,10 +183,3 @@ def _known(recorder: Recorder, parts: Parts, detached: Any) -> Known:
         structure = structure_of(recording, parts.results)
         known = table.structures.add(key, Known(structure, slots, runs, [(c, b - a) for c, a, b in classes]))
     return known
-
-
-def parts_of(*recorded: Any) -> Parts:
-    """What `buildloops.cut` finds."""
-    from edbc.capture.forward import buildloops
-
-    return Parts(buildloops.cut(*recorded))

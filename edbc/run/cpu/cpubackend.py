@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,13 +39,15 @@ from edbc.native.pointers import WORDS, record_of
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import threads_of_products
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
+from edbc.run.cpu.atonce import AtOnce, laid_out
 from edbc.run.cpu.team import TEAM, words
 from edbc.run.cpu.walk import (
     IN_MEMORY,
+    ONE_ROW,
+    ROWS,
     TAKEN,
     Batches,
     Memory,
-    bind_carried,
     bind_tables,
     frame_of,
     gather_mixed,
@@ -63,11 +65,16 @@ from edbc.run.reference import Operand, ProgramKernel, as_kernel_reads, run_kern
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.waves.stages import tasks_of
 
+if TYPE_CHECKING:
+    from edbc.run.passes.minibatch import MiniBatch
+
 BLOCK = 256
 """Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
 ORDERED_FROM = 2048
 """Bytes: hidden size 512 in float32. At 128 an order costs more than it spares, at 512 it makes no difference that
 `benchmarks/runs.py` can tell."""
+_BASE = IN_MEMORY * WORDS
+"""Where a Memory's `base` begins in its record."""
 STACKED = 16
 """Constants of a class up to which each is read where it is: looking at one takes 0.4 microseconds, a stack 10 and 0.13
 for each."""
@@ -116,6 +123,11 @@ class CpuDemand(Demand):
     """Of a schedule in stages that is native throughout (`edbc.schedule.waves.stages`)."""
 
     @cached_property
+    def room(self) -> int:
+        """Bytes of the buffer with what stands behind the values, wherever it begins."""
+        return self.frame.size + self.workspace + self.scratch + ALIGNMENT
+
+    @cached_property
     def as_lists(self) -> list[list[Any]]:
         """Of every batch its type, and of a schedule and its placement `batch_ptr`, `start`, `items`, `output_row` and
         `run`."""
@@ -132,26 +144,37 @@ class CpuArenas:
         self.placement = placement
         self.shared: Shared = {}
         self.demand = demand
-        self.scratch_bytes = demand.scratch
         self._pool = pool
-        self._tables: list[Any] = []
-        frame = demand.frame
         self.dtypes = placement.dtypes
-        self._buffer = pool.take(frame.size + demand.workspace + demand.scratch + ALIGNMENT)
+        self._tables: list[Any] = []
+        self._buffer = pool.take(demand.room)
         unaligned = self._buffer.data_ptr()
         address = aligned(unaligned)
         self._first = address - unaligned
-        self.workspace = address + frame.size
+        self.workspace = address + demand.frame.size
         self.scratch = self.workspace + demand.workspace
-        self.record = frame.record.copy()
+        self.record = demand.frame.record.copy()
         """That of the memory, in which that stands which is this mini-batch's own."""
-        at, end = IN_MEMORY * WORDS, IN_MEMORY * WORDS + len(placement.row_bytes)
-        self._base, self._external_address = self.record[at:end], self.record[end:]
-        self._base += address
+        base = self._base
+        base += address
         self.snapshot: Snapshot | None = None
         """The weights with which the first batches ran: those of all others, also when they are computed again."""
-        self._parameters: dict[torch.dtype | None, _Parameters] = {}
-        self._classes: dict[int, tuple[list[int], list[int]]] = {}
+
+    @property
+    def _base(self) -> Longs:
+        return self.record[_BASE : _BASE + len(self.placement.row_bytes)]
+
+    @property
+    def _external_address(self) -> Longs:
+        return self.record[_BASE + len(self.placement.row_bytes) :]
+
+    @cached_property
+    def _parameters(self) -> dict[torch.dtype | None, _Parameters]:
+        return {}
+
+    @cached_property
+    def _classes(self) -> dict[int, tuple[list[int], list[int]]]:
+        return {}
 
     @property
     def memory(self) -> Memory:
@@ -166,13 +189,19 @@ class CpuArenas:
         """See Arenas: keeps the tables and the rows' addresses."""
         told = []
         for c, begin, end, table in tables:
-            dtype = self.dtypes[c]
-            if table.dtype is not dtype or not table.is_cpu:
-                table = table.to(dtype=dtype, device="cpu")
-            table = table.contiguous()
+            if type(table) is Carried:
+                if table.in_tables:
+                    self._tables.append(table)
+                    told.append((c, begin, end, *table.where()))
+                else:
+                    self.bind_each(c, rows[begin:end], [table[i] for i in index[begin:end].tolist()])
+                continue
+            assert isinstance(table, torch.Tensor)
+            table = laid_out(table, self.dtypes[c])
             self._tables.append(table)
-            told.append((c, begin, end, table.data_ptr(), table.shape[0] > 1))
-        bind_tables(rows, index, np.array(told, np.int64), self.record)
+            told.append((c, begin, end, table.data_ptr(), ROWS if table.shape[0] > 1 else ONE_ROW))
+        if told:
+            bind_tables(rows, index, np.array(told, np.int64), self.record, 0)
 
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: keeps the tensors and their addresses; of many, which are stacked sooner, one table."""
@@ -184,15 +213,6 @@ class CpuArenas:
         self._tables += laid_out
         addresses = [tensor.data_ptr() for tensor in laid_out]
         self._external_address[rows + self.demand.frame.memory.external_start[class_index]] = addresses
-
-    def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
-        """See Arenas: keeps the rows and their addresses."""
-        if not carried.in_tables:
-            self.bind_each(class_index, rows, [carried[i] for i in index.tolist()])
-            return
-        self._tables.append(carried)
-        start = self.demand.frame.memory.external_start[class_index]
-        bind_carried(rows, index, start, *carried.where(), self._external_address)
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""
@@ -305,7 +325,7 @@ class CpuBackend:
         """By default the best products that there are here."""
         ahead.begin()
         self.products = products or best()
-        self._pool = Pool()
+        self.pool = Pool()
         self._lock = threading.Lock()
         self._snapshot = snapshot({}, self.products)
 
@@ -374,19 +394,17 @@ class CpuBackend:
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
         """See Backend."""
         assert isinstance(demand, CpuDemand)
-        return CpuArenas(segment.placement, self._pool, demand)
+        return CpuArenas(segment.placement, self.pool, demand)
 
     def execute(self, segment: Segment, arenas: CpuArenas, kernel_of_type: KernelOfType,
                 on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
         """See Backend."""
-        kernels = arenas.demand.kernels
-        shot = arenas.snapshot or arenas.shared.get("snapshot")
-        if shot is None or not shot.holds(kernels):
-            shot = arenas.shared["snapshot"] = self._tables_for(kernels)
-        arenas.snapshot = shot
-        schedule = segment.schedule
-        for first, last, dtype in arenas.demand.stretches:
-            begin, end = max(first, segment.begin), min(last, segment.stop)
+        demand, schedule = arenas.demand, segment.schedule
+        whole, shot = schedule.num_batches, arenas.snapshot
+        if shot is None or not shot.holds(demand.kernels):
+            shot = arenas.snapshot = self.snapshot_of(demand.kernels, arenas.shared)
+        for first, last, dtype in demand.stretches:
+            begin, end = max(first, segment.begin), last if segment.end is None else min(last, segment.end)
             if begin >= end:
                 continue
             if dtype is None:
@@ -395,17 +413,30 @@ class CpuBackend:
                     on_batch(begin)
                 continue
             step = 1 if on_batch is not None else end - begin
-            if step == schedule.num_batches and self._in_stages(segment, arenas, shot, dtype):
+            if step == whole and demand.tasks is not None and self._in_stages(segment, arenas, shot, dtype):
                 continue
             for b in range(begin, end, step):
-                part = (b, b + step) if self.products is OWN else (first, last)
-                work = partial(count_work, *part, schedule.batch_type, schedule.batch_ptr, shot.products,
-                               len(schedule.nodes))  # fmt: skip
-                with self._threads(work, dtype.itemsize, arenas.scratch_bytes) as team:
-                    walk(b, b + step, BLOCK, arenas.workspace, arenas.scratch, dtype.itemsize, arenas.demand.record,
-                         arenas.record, shot.record, _LIKE[dtype], team or 0)  # fmt: skip
+                part = (b, b + step)
+                self.walk(part, part if self.products is OWN else (first, last), schedule, demand, shot,
+                          arenas.workspace, arenas.record, dtype)  # fmt: skip
                 if on_batch is not None:
                     on_batch(b)
+
+    def walk(self, batches: tuple[int, int], stretch: tuple[int, int], schedule: Schedule, demand: CpuDemand,
+             shot: Snapshot, workspace: int, memory: Longs, dtype: torch.dtype) -> None:  # fmt: skip
+        """Run native batches, as many threads as pay for a stretch of them. Memory is a record; behind the workspace is
+        that of the scratch row."""
+        work = partial(count_work, *stretch, schedule.batch_type, schedule.batch_ptr, shot.products,
+                       len(schedule.nodes))  # fmt: skip
+        with self._threads(work, dtype.itemsize, demand.scratch) as team:
+            walk(*batches, BLOCK, workspace, workspace + demand.workspace, dtype.itemsize, demand.record, memory,
+                 shot.record, _LIKE[dtype], team or 0)  # fmt: skip
+
+    def at_once(self, batch: MiniBatch) -> AtOnce | None:
+        """What runs segments of the structure of a placed one from now on; None where `execute` has to."""
+        demand = batch.demand
+        assert isinstance(demand, CpuDemand)
+        return AtOnce(self, batch, demand) if AtOnce.serves(batch, demand) else None
 
     @property
     def threads(self) -> int:
@@ -413,10 +444,9 @@ class CpuBackend:
         return TEAM.threads if self.products is OWN else 1
 
     def _in_stages(self, segment: Segment, arenas: CpuArenas, shot: Snapshot, dtype: torch.dtype) -> bool:
-        """The whole schedule in stages; False where it has none, or no helpers are to be had."""
+        """The whole schedule in its stages; False where no helpers are to be had."""
         demand, schedule = arenas.demand, segment.schedule
-        if demand.tasks is None:
-            return False
+        assert demand.tasks is not None
         work = partial(count_work, 0, schedule.num_batches, schedule.batch_type, schedule.batch_ptr, shot.products,
                        len(schedule.nodes))  # fmt: skip
         with TEAM.lent(work) as count:
@@ -439,6 +469,13 @@ class CpuBackend:
         if self.products is OWN:
             return TEAM.helping(work, width, scratch)
         return threads_of_products(work)
+
+    def snapshot_of(self, kernels: dict[int, Native], shared: Shared) -> Snapshot:
+        """Tables that hold at least these kernels: those of earlier segments, or with their weights as they are now."""
+        shot: Snapshot | None = shared.get("snapshot")
+        if shot is None or not shot.holds(kernels):
+            shot = shared["snapshot"] = self._tables_for(kernels)
+        return shot
 
     def _tables_for(self, kernels: dict[int, Native]) -> Snapshot:
         """Tables that hold at least these kernels, with their weights as they are now."""

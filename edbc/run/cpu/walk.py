@@ -436,25 +436,38 @@ def gather_mixed(target, rows, classes, of_memory):
         target += size
 
 
-@njit(cache=True, nogil=True, **UNCOUNTED)
-def bind_carried(rows, index, start, where, count, external_address):
-    """The external in row `rows[i]` is row `index[i]` of `count` tables, of which `where` tells the first row, the
-    address and the bytes of a row; addresses of its class begin at `start`. Nearly all are of the last table."""
-    for i in range(len(rows)):
-        table = count - 1
-        if where[0, table] > index[i]:
-            table = np.searchsorted(where[0, :count], index[i], side="right") - 1
-        address = where[1, table] + (index[i] - where[0, table]) * where[2, table]
-        external_address[start + rows[i]] = address
+ONE_ROW, ROWS = -1, 0
+"""What `bind_tables` finds at an address: a row for all, rows, or as many tables."""
+
+
+@_jit
+def _carried_row(where, count, row):
+    """The address of a row of `count` tables, of each of which there are the first row, and the address and the bytes
+    of a row from the address `where` on. Nearly all are of the last one."""
+    first, end = count - 1, count
+    if load(where, 3 * first, _LONG) > row:
+        first = 0
+        while end - first > 1:
+            middle = (first + end) // 2
+            if load(where, 3 * middle, _LONG) > row:
+                end = middle
+            else:
+                first = middle
+    begin = load(where, 3 * first, _LONG)
+    return load(where, 3 * first + 1, _LONG) + (row - begin) * load(where, 3 * first + 2, _LONG)
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
-def bind_tables(rows, index, tables, of_memory):
-    """Of each of `tables`, a class, a range of i, an address and whether there are several rows: the external in row
-    `rows[i]` of the class is row `index[i]` of those at the address. Memory comes as a record."""
+def bind_tables(rows, index, tables, of_memory, address):
+    """Of each of `tables`, a class, a range of i, an address, and ROWS, ONE_ROW, or how many tables earlier segments
+    have carried: the external in row `rows[i]` of the class is row `index[i]` of those at the address, or of the tables
+    that are told there. Memory comes as a record; its bases are so many bytes too small."""
     memory = _memory_of(of_memory)
+    for c in range(len(memory.base)):
+        memory.base[c] += address
     for k in range(len(tables)):
-        c, address = tables[k, 0], tables[k, 3]
-        start, stride = memory.external_start[c], memory.stride[c] * tables[k, 4]
+        c, at, kind = tables[k, 0], tables[k, 3], tables[k, 4]
+        start, stride = memory.external_start[c], memory.stride[c] if kind == ROWS else 0
         for i in range(tables[k, 1], tables[k, 2]):
-            memory.external_address[start + rows[i]] = address + index[i] * stride
+            found = at + index[i] * stride if kind <= ROWS else _carried_row(at, kind, index[i])
+            memory.external_address[start + rows[i]] = found

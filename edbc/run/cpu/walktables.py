@@ -76,7 +76,7 @@ class Snapshot:
 
     def holds(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels."""
-        return all(self.kernels.get(kind) is kernel for kind, kernel in kernels.items())
+        return kernels.items() <= self.kernels.items()
 
     def serves(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels with their weights as they are now."""

@@ -20,8 +20,9 @@ Shared = dict[Any, Any]
 into it."""
 
 
-Table = tuple[int, int, int, torch.Tensor]
-"""A class, where in rows and indices those of a table begin and end, and the table."""
+Table = tuple[int, int, int, torch.Tensor | Carried]
+"""A class, where in rows and indices those of a table begin and end, and the table, or what earlier segments have
+computed."""
 
 
 class Arenas(Protocol):
@@ -38,9 +39,6 @@ class Arenas(Protocol):
 
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """The external in row `rows[i]` of a class is `tensors[i]`."""
-
-    def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
-        """The external in row `rows[i]` of a class is row `index[i]` of what earlier segments have computed."""
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
@@ -93,16 +91,15 @@ class TensorArenas:
     def bind_tables(self, rows: Longs, index: Longs, tables: Sequence[Table]) -> None:
         """See Arenas: one after the other."""
         for c, begin, end, table in tables:
-            here = index[begin:end] if table.shape[0] > 1 else np.zeros(end - begin, np.int64)
-            self.bind(c, rows[begin:end], table, here)
+            here = index[begin:end]
+            if isinstance(table, Carried):
+                self.bind_each(c, rows[begin:end], [table[i] for i in here.tolist()])
+            else:
+                self.bind(c, rows[begin:end], table, here if table.shape[0] > 1 else np.zeros_like(here))
 
     def bind_each(self, class_index: int, rows: Longs, tensors: Sequence[torch.Tensor]) -> None:
         """See Arenas: as one table."""
         self.bind(class_index, rows, torch.stack(list(tensors)), np.arange(len(rows)))
-
-    def bind_carried(self, class_index: int, rows: Longs, carried: Carried, index: Longs) -> None:
-        """See Arenas: as one table."""
-        self.bind_each(class_index, rows, [carried[i] for i in index.tolist()])
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""

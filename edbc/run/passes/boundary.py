@@ -12,7 +12,7 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
-from edbc.capture.forward.carried import each_row, split_rows, split_shapes
+from edbc.capture.forward.carried import Carried, each_row, split_rows, split_shapes
 from edbc.capture.forward.returned import Result, filled
 from edbc.capture.record.table import Source
 from edbc.capture.standins.standin import Slot
@@ -74,16 +74,15 @@ def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: Mod
     indices = capture.external_index[lookups.order]
     tables: list[Table] = []
     for number, c, begin, end in lookups.of_source:
+        pool = capture.constants.get(number)
+        if isinstance(pool, torch.Tensor | Carried):
+            tables.append((c, begin, end, pool))
+            continue
         source = capture.sources[number]
         rows, index = lookups.rows[begin:end], indices[begin:end]
         if source.kind == "constant":
-            pool = capture.constants[number]
-            if isinstance(pool, torch.Tensor):
-                tables.append((c, begin, end, pool))
-            else:
-                arenas.bind_each(c, rows, [pool[i] for i in index.tolist()])
-        elif source.kind == "carried":
-            arenas.bind_carried(c, rows, capture.constants[number], index)
+            assert pool is not None
+            arenas.bind_each(c, rows, [pool[i] for i in index.tolist()])
         elif source.kind == "offset":
             arenas.bind(c, rows, torch.from_numpy(index), np.arange(len(index)))
         elif source.kind == "draw":
@@ -91,13 +90,13 @@ def load_externals(capture: Capture, lookups: Lookups, arenas: Arenas, view: Mod
         else:
             table = arenas.shared.get(number)
             if table is None:
-                table = arenas.shared[number] = _table_of(source, view)
+                table = arenas.shared[number] = table_of(source, view)
             tables.append((c, begin, end, table))
     if tables:
         arenas.bind_tables(lookups.rows, indices, tables)
 
 
-def _table_of(source: Source, view: ModelView) -> torch.Tensor:
+def table_of(source: Source, view: ModelView) -> torch.Tensor:
     """The parameter that externals are rows of."""
     assert source.ref is not None
     tensor = view.shared(source.ref).detach()
@@ -113,8 +112,19 @@ class Wanted:
     class_index: int
     which: list[int] | None
     rows: Longs
+    shape: tuple[int, ...]
+    """Of all of them, `(rows, ...)`."""
+    size: int
+    """Bytes of them."""
     sizes: list[int] | None = None
     """Where some leave as stacks: how many of the rows each result of `which` has, 0 for one that is no stack."""
+
+    @classmethod
+    def of(cls, placement: Placement, c: int, which: list[int] | None, rows: Longs,
+           sizes: list[int] | None = None) -> Wanted:  # fmt: skip
+        """Rows of the class of a number."""
+        shape, size = (len(rows), *placement.classes[c].shape), len(rows) * int(placement.row_bytes[c])
+        return cls(c, which, rows, shape, size, sizes)
 
 
 @frozen
@@ -137,20 +147,23 @@ def wanted(capture: Capture, placement: Placement, mixes: bool = False) -> list[
     if capture.in_tables:
         rows = placement.value_rows(nodes, outputs)
         class_of = [placement.class_index[capture.result_slots[run.start].base] for run in capture.results]
-        return [Wanted(c, None, rows[run.start : run.stop]) for c, run in zip(class_of, capture.results, strict=True)]
+        pairs = zip(class_of, capture.results, strict=True)
+        return [Wanted.of(placement, c, None, rows[run.start : run.stop]) for c, run in pairs]
     rows, classes, only = placement.value_places(capture.graph.node_type, nodes, outputs)
     if only >= 0:
         sizes = [stop - start for start, stop in capture.stacks]
         if sum(sizes) == len(rows):
-            return [Wanted(only, [start for start, _ in capture.stacks], rows, sizes)]
+            return [Wanted.of(placement, only, [start for start, _ in capture.stacks], rows, sizes)]
         if not sizes:
-            return [Wanted(only, None, rows)]
+            return [Wanted.of(placement, only, None, rows)]
     first, rows_of = pieces(capture)
     if mixes:
         return list(_mixed(placement, rows, classes, first, rows_of))
     all_of = dict(_by_class(classes))
     return [
-        Wanted(c, first[which].tolist(), rows[all_of[c]], rows_of[which].tolist() if capture.stacks else None)
+        Wanted.of(
+            placement, c, first[which].tolist(), rows[all_of[c]], rows_of[which].tolist() if capture.stacks else None
+        )
         for c, which in _by_class(classes[first])
     ]
 
@@ -202,9 +215,9 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
 def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Sequence[Wanted | Mixed]) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     if capture.in_tables:
-        return [_picked(want, placement, arenas) for want in wants if isinstance(want, Wanted)]
+        return [_picked(want, arenas) for want in wants if isinstance(want, Wanted)]
     if len(wants) == 1 and wants[0].which is None:
-        return arrange(capture, list(each_row(_picked(wants[0], placement, arenas))))
+        return arrange(capture, list(each_row(_picked(wants[0], arenas))))
     tensors: list[Any] = [None] * len(capture.result_node)
     for want in wants:
         assert want.which is not None
@@ -219,15 +232,14 @@ def _parts(want: Wanted | Mixed, placement: Placement, arenas: Arenas) -> Sequen
         size = sum(want.lengths) * placement.dtypes[int(want.classes[0])].itemsize
         require_memory(size, "the results of this mini-batch")
         return split_shapes(arenas.mixed(want.classes, want.rows, sum(want.lengths)), want.lengths, want.shapes)
-    picked = _picked(want, placement, arenas)
+    picked = _picked(want, arenas)
     return each_row(picked) if want.sizes is None else split_rows(picked, want.sizes)
 
 
-def _picked(want: Wanted, placement: Placement, arenas: Arenas) -> torch.Tensor:
-    shape, count = placement.classes[want.class_index].shape, len(want.rows)
-    require_memory(count * int(placement.row_bytes[want.class_index]), "the results of this mini-batch")
+def _picked(want: Wanted, arenas: Arenas) -> torch.Tensor:
+    require_memory(want.size, "the results of this mini-batch")
     rows = arenas.rows(want.class_index, want.rows)
-    return rows if len(shape) == 1 else rows.view(count, *shape)
+    return rows if len(want.shape) == 2 else rows.view(want.shape)
 
 
 def distinct(slots: Sequence[Slot]) -> list[Slot]:

@@ -57,6 +57,8 @@ class MiniBatch:
     """Told after each batch that executes."""
     shared: Shared | None
     """What segments of one mini-batch have in common."""
+    at_once: Any
+    """Of a structure that came before, what runs its segments (`edbc.run.cpu.atonce`)."""
     results: list[Any]
 
     def __init__(self, **fields: Any):

@@ -171,7 +171,7 @@ def test_memory_stays_flat() -> None:
         prepared = net.prepare(random_trees(seed, 1 + seed % 7))
         largest = max(largest, prepared.demand.total)
         net.execute(prepared)
-    idle = net.backend._pool._idle
+    idle = net.backend.pool._idle
     assert len(idle) == 1
     assert idle[0].numel() <= largest + 4096
 

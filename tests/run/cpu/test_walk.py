@@ -19,7 +19,7 @@ from walk_reference import walk_reference
 from edbc.cells.rows.choice import COMPARISONS, ComparisonKernel
 from edbc.cells.rows.choiceloop import chosen
 from edbc.run.cpu import cpubackend
-from edbc.run.cpu.walk import Memory, bind_tables, record_of_memory
+from edbc.run.cpu.walk import ONE_ROW, ROWS, Memory, bind_tables, record_of_memory
 from edbc.run.reference import ProgramKernel
 from edbc.run.session import Net
 
@@ -248,8 +248,8 @@ def test_binding_externals(data: st.DataObject) -> None:
     record = record_of_memory(memory)
     is_one = data.draw(st.booleans())
     middle = len(externals) // 2
-    tables = [(c, 0, middle, address, not is_one), (c, middle, len(externals), address + 8, True)]
-    bind_tables(rows[externals], index, np.array(tables, np.int64), record)
+    tables = [(c, 0, middle, address, ONE_ROW if is_one else ROWS), (c, middle, len(externals), address + 8, ROWS)]
+    bind_tables(rows[externals], index, np.array(tables, np.int64), record, 0)
 
     expected = np.zeros((classes, num), np.int64)
     for place, (external, i) in enumerate(zip(externals, index, strict=True)):
