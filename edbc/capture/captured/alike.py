@@ -43,7 +43,7 @@ from edbc.base.kept import Kept
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
 from edbc.capture.captured.nesttext import text_of
-from edbc.capture.captured.steps import Memory, OfNumbers, Runs, Step, Steps, needed, values_of
+from edbc.capture.captured.steps import Memory, OfNumbers, Runs, Steps, Values, needed, written
 from edbc.capture.captured.vocabulary import Lexicon, Nest
 from edbc.capture.forward.build import Capture
 from edbc.capture.ragged.program import CannotKeep
@@ -105,7 +105,8 @@ class Mould(NamedTuple):
     nest: Nest
     constants: Sequence[tuple[int, Runs | list[Any]]]
     """By source, runs of leaves; or each as the number of a value (`captured.steps`), by numbers, or as it is."""
-    steps: Sequence[Step]
+    values: Values | None
+    """What makes those, where steps do."""
     at: list[int]
     """The words that are a row which the instance's integer in one of `places` says, of `rows` that there are."""
     places: list[int]
@@ -198,7 +199,7 @@ class Alike:
             for source, items in mould.constants:
                 parts.setdefault(source, []).append((number, items))
         memory, sources = Memory([of.leaves for of in read]), self._lexicon.table.sources
-        values = [values_of(mould.steps, of.leaves, of.numbers) if mould.steps else of.leaves
+        values = [of.leaves if mould.values is None else mould.values(of.leaves, of.numbers)
                   for mould, of in zip(moulds, read, strict=True)]  # fmt: skip
         constants = {}
         for source, pool in parts.items():
@@ -307,9 +308,10 @@ class Alike:
         named = [shows.named[words[i] - NAMED] for i in at]
         constants = [(source, _as_runs(items, steps)) for source, items in constants]
         wanted = {item for _, items in constants if type(items) is list for item in items if type(item) is int}
-        structure = number_of_structure(self._lexicon, part.words, text)
-        return Mould(structure, part.words, self._lexicon.nest(text), constants, needed(steps.steps, wanted), at,
-                     [p for p, _ in named], [rows for _, rows in named])  # fmt: skip
+        structure, own = number_of_structure(self._lexicon, part.words, text), needed(steps.steps, wanted)
+        values = written(own, steps.num_leaves) if own else None
+        return Mould(structure, part.words, self._lexicon.nest(text), constants, values, at, [p for p, _ in named],
+                     [rows for _, rows in named])  # fmt: skip
 
 
 def _told(number: float) -> Any:

@@ -17,6 +17,7 @@ So a constant that such calls made has the bits that it has in an instance that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -230,33 +231,68 @@ def _holes(item: Any) -> Iterator[int]:
             yield from _holes(part)
 
 
-def values_of(steps: Sequence[Step], leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
-    """The values of an instance by number, as far as steps make them. Raises what torch raises."""
-    values: Any = dict(enumerate(leaves))
+Values = Callable[[Sequence[torch.Tensor], Sequence[Any]], list[Any]]
+"""Of an instance's leaves and numbers its values by number, None for those that no step makes."""
+
+
+def written(steps: Sequence[Step], num_leaves: int) -> Values:
+    """Steps as code without a loop, which raises what torch raises. What they call and what is the same for all is
+    given to it, so that steps of one form in many sizes are compiled once. Linear in their arguments."""
+    given: list[Any] = []
+    lines, made = [], dict.fromkeys(range(num_leaves), "")
     for step in steps:
-        args = [values[item.index] if type(item) is Hole else _given(item, values, numbers) for item in step.args]
-        result = step.function(*args, **_given(step.kwargs, values, numbers)) if step.kwargs else step.function(*args)
-        if type(result) is torch.Tensor:
-            values[step.first] = result
+        names = [f"v{number}" for number in range(step.first, step.first + step.size)]
+        keywords = [f"**{{{key!r}: {_text(item, given)}}}" for key, item in step.kwargs.items()]
+        call = f"{_name_of(step.function, given)}({', '.join([*(_text(x, given) for x in step.args), *keywords])})"
+        if len(names) == 1:
+            lines += [f"{names[0]} = {call}", f"if type({names[0]}) is not Tensor: {names[0]}, = split({names[0]})[1]"]
         else:
-            values.update(enumerate(split_outputs(result)[1], step.first))
-    return values
+            lines.append(f"{', '.join(names)} = split({call})[1]")
+        made |= dict.fromkeys(range(step.first, step.first + step.size), "")
+    last = max(made, default=-1)
+    results = [f"v{number}" if number in made else "None" for number in range(num_leaves, last + 1)]
+    leaves = "".join(f"v{number}, " for number in range(num_leaves))
+    return _maker(len(given), leaves, tuple(lines), ", ".join(results))(given, torch.Tensor, split_outputs, torch)
 
 
-def _given(item: Any, values: Any, numbers: Sequence[Any]) -> Any:
+def _text(item: Any, given: list[Any]) -> str:
     """An argument of a step for an instance."""
     kind = type(item)
     if kind is Hole:
-        return values[item.index]
+        return f"v{item.index}"
     if kind is tuple or kind is list:
-        return kind([_given(part, values, numbers) for part in item])
+        parts = "".join(f"{_text(part, given)}, " for part in item)
+        return f"({parts})" if kind is tuple else f"[{parts}]"
     if kind is Place:
-        return numbers[item.place]
+        return f"numbers[{item.place}]"
     if kind is OfNumbers:
-        return torch.tensor(item.of(numbers), dtype=item.dtype).view(item.shape)
+        numbers = ", ".join(f"numbers[{place}]" for place in item.places)
+        view = "" if len(item.shape) == 1 else f".view({_name_of(item.shape, given)})"
+        return f"torch.tensor([{numbers}], dtype={_name_of(item.dtype, given)}){view}"
     if kind is Fill:
-        return torch.from_numpy(item.of(numbers))
-    return {key: _given(part, values, numbers) for key, part in item.items()} if kind is dict else item
+        return f"torch.from_numpy({_name_of(item.of, given)}(numbers))"
+    if kind is dict:
+        return f"{{{', '.join(f'{_name_of(key, given)}: {_text(part, given)}' for key, part in item.items())}}}"
+    return str(item) if item is None or kind is bool else _name_of(item, given)
+
+
+def _name_of(item: Any, given: list[Any]) -> str:
+    """The variable of what is given."""
+    given.append(item)
+    return f"c{len(given) - 1}"
+
+
+@lru_cache(maxsize=256)
+def _maker(num_given: int, leaves: str, lines: tuple[str, ...], results: str) -> Callable[..., Values]:
+    code = "".join(f"        {line}\n" for line in lines)
+    text = (
+        f"def make(given, Tensor, split, torch):\n    [{', '.join(f'c{k}' for k in range(num_given))}] = given\n"
+        f"    def values(leaves, numbers):\n        [{leaves}] = leaves\n{code}        return [{leaves}{results}]\n"
+        f"    return values\n"
+    )
+    scope: dict[str, Any] = {}
+    exec(compile(text, "<steps>", "exec"), scope)
+    return scope["make"]
 
 
 class Runs(NamedTuple):

@@ -314,10 +314,12 @@ class Write(NamedTuple):
 class Fill:
     """What a filled tensor is, for any instance: numbers, and writes that come one after the other."""
 
-    __slots__ = ("base", "places", "plan", "writes")
+    __slots__ = ("base", "places", "plan", "told", "writes")
 
     def __init__(self, base: np.ndarray, writes: Sequence[Write]):
         self.base, self.writes = base, writes
+        self.told = [self._told(*write) for write in writes]
+        """Of each write its elements, and which of their indices are integers: where, which, and below what."""
         self.plan: tuple[np.ndarray, ...] | None = None
         """Of a single write of a number: where its elements are in memory as far as that is known, and by integer that
         an index has, which element that is, what the integer is multiplied by, and how many there are."""
@@ -329,16 +331,22 @@ class Fill:
             self.plan = np.where(at < 0, 0, at) @ strides, rows, strides[dims], shape[dims]
             self.places = (-1 - at[rows, dims]).tolist()
 
+    def _told(self, at: np.ndarray, value: Any) -> tuple[Any, ...]:
+        rows, dims = np.nonzero(at < 0)
+        places, sizes = (-1 - at[rows, dims]).tolist(), np.array(self.base.shape)[dims]
+        return tuple(at.T), (dims, rows), places, sizes, value.tolist() if type(value) is np.ndarray else value
+
     def of(self, numbers: Sequence[Any]) -> np.ndarray:
         """The elements for an instance with these numbers. Raises IndexError where there is no such element, as for
         `filled`. O(elements, and those written)."""
-        found, shape = self.base.copy(), np.array(self.base.shape)
-        for at, value in self.writes:
-            index, (rows, dims) = at.copy(), np.nonzero(at < 0)
-            index[rows, dims] = _within([numbers[place] for place in (-1 - at[rows, dims]).tolist()], shape[dims])
-            if type(value) is np.ndarray:
-                value = np.array([numbers[place] for place in value.tolist()], np.int64)
-            found[tuple(index.T)] = value
+        found = self.base.copy()
+        for index, where, places, sizes, value in self.told:
+            if places:
+                index = np.array(index)
+                index[where] = _within([numbers[place] for place in places], sizes)
+                index = tuple(index)
+            is_told = type(value) is list
+            found[index] = np.array([numbers[place] for place in value], np.int64) if is_told else value
         return found
 
 

@@ -1,0 +1,67 @@
+"""Steps as code: every kind of argument, and one piece of code for steps of one form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from edbc.capture.captured import steps
+from edbc.capture.captured.steps import OfNumbers, Place, Step, written
+from edbc.capture.record.table import Hole
+from edbc.capture.standins.told import Fill, Write
+
+LEAVES, NUMBERS = [torch.arange(6.0).view(2, 3), torch.ones(3)], [2, 5, 1.5]
+SOME = torch.ones(1)
+FILL = Fill(np.zeros((2, 3)), [Write(np.array([[1, -1]]), 7.0), Write(np.array([[0, 0], [0, 2]]), np.array([1, 0]))])
+
+
+@pytest.mark.parametrize(("told", "given"), [
+    (Hole(0), LEAVES[0]), (Place(2), 1.5), (None, None), (True, True), (3, 3), (float("inf"), float("inf")),
+    ("text'\n", "text'\n"), (torch.float64, torch.float64), (slice(1, None), slice(1, None)), (Ellipsis, Ellipsis),
+    (SOME, SOME), (torch.Size([2]), torch.Size([2])), ((), ()), ([], []), ({}, {}), ((Hole(1),), (LEAVES[1],)),
+    ([Place(0), (Hole(0), "x")], [2, (LEAVES[0], "x")]), ({"a b": [Place(1)], 3: None}, {"a b": [5], 3: None}),
+    (OfNumbers([1], torch.Size([]), torch.int64), torch.tensor(5)),
+    (OfNumbers([1, 0], torch.Size([2]), torch.float64), torch.tensor([5.0, 2.0], dtype=torch.float64)),
+    (OfNumbers([0, 1], torch.Size([2, 1]), torch.int64), torch.tensor([[2], [5]])),
+    (FILL, torch.tensor([[5.0, 0, 2], [0, 0, 7]], dtype=torch.float64)),
+])  # fmt: skip
+def test_every_argument(told: Any, given: Any) -> None:
+    """By place and by keyword, whatever its name, it is what the instance has."""
+    found: list[Any] = []
+
+    def function(*args: Any, **kwargs: Any) -> torch.Tensor:
+        found.extend((*args, *kwargs.values()))
+        return SOME
+
+    names = ("c0", "lambda", "torch")
+    written([Step(function, (told, 1, told), dict.fromkeys(names, told), 2, 1)], 2)(LEAVES, NUMBERS)
+
+    assert [*map(_plain, found)] == [*map(_plain, (given, 1, *[given] * 4))]
+
+
+def _plain(item: Any) -> Any:
+    return (item.dtype, item.tolist()) if isinstance(item, torch.Tensor) else repr(item)
+
+
+def test_results_stand_by_their_numbers() -> None:
+    """Of steps that are left out nothing does; one that gives several has several."""
+    of_several = Step(torch.max, (Hole(0), 1), {}, 2, 2)
+    of_one = Step(torch.split, (Hole(2), 2), {}, 5, 1)
+    values = written([of_several, of_one, Step(torch.add, (Hole(5), Hole(3)), {}, 6, 1)], 2)(LEAVES, NUMBERS)
+
+    assert values[:2] == LEAVES
+    assert [None if value is None else value.tolist() for value in values[2:]] == [
+        [2, 5], [2, 2], None, [2, 5], [4, 7]]  # fmt: skip
+
+
+def test_steps_of_one_form_are_compiled_once() -> None:
+    """Sizes are given to the code, and no part of it."""
+    make = lambda size: [Step(torch.Tensor.expand, (Hole(0), size, 3), {}, 1, 1)]  # noqa: E731
+    written(make(2), 1)
+    before = steps._maker.cache_info().misses
+    for size in (4, 5):
+        assert written(make(size), 1)([torch.ones(3)], [])[1].shape == (size, 3)
+    assert steps._maker.cache_info().misses == before
