@@ -90,6 +90,7 @@ FAILED = 1
 
 _FAILED = object()
 _KEYS = frozenset((int, str))
+_TUPLES, _LISTS, _INTEGERS, _REALS = {tuple}, {list}, {int}, {float}
 _STRIDED = torch.strided
 _NOT_TORCHS = frozenset(("f16", "u2", "u4", "u8"))
 _FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
@@ -562,6 +563,13 @@ def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: 
             else:
                 parts += kind, *kinds, tuple(item)
             return len(item) <= MOST_ITEMS
+        if kinds in (_TUPLES, _LISTS):  # edges, or rows of numbers
+            inner = set(map(type, itertools.chain.from_iterable(item)))
+            if inner in (_INTEGERS, _REALS):
+                parts += kind, *kinds, *inner, (*map(len, item),)
+                first = len(numbers)
+                numbers += itertools.chain.from_iterable(item)
+                return len(numbers) - first <= MOST_ITEMS
         parts += kind, len(item)
     else:
         fields = view.fields_of(kind)

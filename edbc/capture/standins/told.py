@@ -354,7 +354,7 @@ def _within(indices: list[Any], sizes: np.ndarray) -> np.ndarray:
     """Indices from 0 on. Raises IndexError where one is none."""
     found = np.array(indices, np.int64)
     found += (found < 0) * sizes
-    if (found < 0).any() or (found >= sizes).any():
+    if ((found < 0) | (found >= sizes)).any():
         raise IndexError
     return found
 
