@@ -11,7 +11,8 @@ Three phases, which together end within --seconds:
     the most telling combinations first, for the time that is left.
 
 (3) `gpu_model.py`, on the host, in the first phase; and in the last LAST_SECONDS `gpu_gaps.py`: gaps between graph
-    nodes, cuDNN's LSTM, and the model beside what phase (2) measured; then `gpu_training.py`: training steps.
+    nodes, cuDNN's LSTM, and the model beside what phase (2) measured; `gpu_stream.py`: mini-batch after mini-batch;
+    then `gpu_training.py`: training steps.
 
 What fails or is cut off costs nothing else. The benchmark's record is the file of --json, whole after every
 combination; how the tests and the warming ended is in NAME.tests.json beside it, the tests' output in NAME.tests.log.
@@ -47,10 +48,12 @@ SHARE = 0.45
 """Of the time, for the first phase."""
 GRACE = 15.0
 """Seconds that the second phase's last combination may take after it has begun."""
-LAST_SECONDS = 45.0
+LAST_SECONDS = 90.0
 """For the third phase."""
 PROCESSES = max(4, (os.cpu_count() or 1) // 2)
 """For the tests."""
+TESTS = ("tests/run/cuda", "tests/stages/test_cuda.py", "tests/capture/captured/test_workers.py")
+"""Folders and files with tests that need a GPU."""
 BRIEF = ("--rounds", "2", "--mini-batches", "2", "--eager-seconds", "2")
 """What makes 81 combinations fit."""
 BRIEFEST = ("--rounds", "1", "--mini-batches", "1", "--eager-seconds", "1")
@@ -97,7 +100,7 @@ def arguments_of_tests(options: argparse.Namespace) -> list[str]:
     """Warnings of other versions than those that the project is tested with do not fail a test here."""
     some = ["-k", "chain"] if options.dry else []
     workers = ["-n", str(PROCESSES)] if importlib.util.find_spec("xdist") else []
-    return ["-m", "pytest", "tests/run/cuda", "-q", "-W", "default", "-p", "no:cacheprovider", *workers, *some]
+    return ["-m", "pytest", *TESTS, "-q", "-W", "default", "-p", "no:cacheprovider", *workers, *some]
 
 
 def arguments_of_benchmark(options: argparse.Namespace, *more: str) -> list[str]:
@@ -166,7 +169,8 @@ def third_phase(options: argparse.Namespace, folder: Path, until: float) -> bool
     small = ["--only", DRY[0], "--batch-size", "1", "--hidden", "16"] if options.dry else []
     data = ["--data", options.data] if options.data else []
     outcomes = []
-    for name, more in (("gaps", files), ("training", [*small, *data])):
+    brief = ["--sizes", "tree_lstm:1:16", "--workers", "1", "--turn", "0"] if options.dry else []
+    for name, more in (("gaps", files), ("stream", [*brief, *data]), ("training", [*small, *data])):
         json_file = ["--json", str(beside(options, "json", name).resolve())]
         child = start(name, [f"benchmarks/gpu_{name}.py", *device, *json_file, *more], folder)
         outcomes.append(child.wait(until))

@@ -10,12 +10,13 @@ Steps per network and batch size, the first of `--batches` for all networks befo
   not, of which the fastest runs on;
 - profile: as `edbc compile --profile --device cuda` does;
 - forms: every form of schedule, taking turns, each compared with eager by the usual rule;
-- bounds: the longest path by the table, which no schedule of these units can beat;
+- bounds: what no schedule of these units can beat: the longest path by the table, and busy time: of COPIES nets, one
+  unit after the other each, that run side by side, divided by COPIES;
 - eager: with and without a CUDA graph.
 
 Then every size of `--others` (of `--batches` where there is none) by the schedules that were made for `--batches`.
-`--compile` times `torch.compile(mode="max-autotune")` in a process of its own, which ends after so many seconds per
-network. Of several such commands at once one measures at a time where they are given the same `--lock`.
+`--compile` gives `torch.compile(mode="max-autotune")` of the first of `--batches` a process per network, which compile
+side by side, before anything is measured, for so many seconds; then what is compiled is timed, one after the other.
 
 What fails is told with its traceback and costs nothing else; nothing begins after `--seconds`. In `--out` stand
 `stages.json` and `tables.tar.gz`, the cost tables, both whole after every step; `--tables` takes such a file, or a
@@ -27,9 +28,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -38,6 +39,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -76,6 +78,8 @@ COMPARED = 4
 """Instances of a batch that are compared."""
 TURNS = 1.0
 """Seconds in which all nets take turns."""
+COPIES = 6
+"""Nets side by side that keep a device busy."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -93,7 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--precision", choices=("default", "tf32", "ieee"), default="default")
     parser.add_argument("--tables", help="cost tables of an earlier call, to which more is added")
     parser.add_argument("--compile", type=float, default=0, metavar="SECONDS")
-    parser.add_argument("--lock")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--alone", choices=("kernels", "compiled"), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -114,6 +117,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run_all(record: Record, warming: Any) -> None:
     """All networks, and what is said at the end."""
     options, done = record.options, list[Network]()
+    if options.compile:
+        record.compiled()
     for batch in options.batches:
         for name in options.networks:
             if record.left > 10:
@@ -124,8 +129,6 @@ def run_all(record: Record, warming: Any) -> None:
         for batch in options.others or (options.batches if len(made) > 1 else []):
             if made and record.left > 3:
                 Network(record, name, batch, made[0].static).specialised(made)
-    for name in options.networks if options.compile else ():
-        record.compiled(name)
     warming.wait()
     print(f"done at {time.monotonic() - STARTED:.0f} s; failed: {record.failed or 'nothing'}", flush=True)
 
@@ -144,12 +147,14 @@ def compile_kernels() -> None:
 
 
 def print_compiled(options: argparse.Namespace) -> None:
-    """What `torch.compile(mode="max-autotune")` takes, in milliseconds, as the last line."""
+    """What `torch.compile(mode="max-autotune")` takes, in milliseconds, when a line is read: see Compiled."""
     static, batch = opened(options.networks[0], options.batches[0], "cuda")
     with torch.no_grad():
         compiled = torch.compile(static.model, mode="max-autotune")
         for _ in range(4):
             compiled(batch)
+        print("compiled", flush=True)
+        sys.stdin.readline()
         torch.cuda._sleep(2 * 10**8)  # so that the host is ahead
         taken = streams_of(static.device, 1).nanoseconds(lambda: _nothing(compiled(batch)), 50)
         by_host = wall(lambda: compiled(batch), batch.device)
@@ -190,14 +195,6 @@ class Record:
         (self.folder / "stages.json").write_text(json.dumps(self.found))
         sys.stdout.flush()
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """The device for oneself alone, among those that have the same `--lock`."""
-        with open(self.options.lock or os.devnull, "w") as file:
-            if self.options.lock:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-
     def add_table(self, name: str, table: CostTable) -> None:
         """Keep a cost table."""
         self.tables[name] = table_text(table)
@@ -220,27 +217,61 @@ class Record:
             return None
         return table
 
-    def compiled(self, name: str) -> None:
-        """`torch.compile`, in a process of its own that ends in time."""
-        where = self.found["networks"].setdefault(f"{name} {self.options.batches[0]}", {})
-        seconds = min(self.options.compile, self.left)
-        if seconds < 5:
-            return
-        with self.step(where, f"compile {name}"), self.turn():
-            options = ["--out", self.options.out, "--precision", self.options.precision, "--alone", "compiled"]
-            batch = ["--batches", str(self.options.batches[0])]
-            with open(self.folder / "compile.log", "a") as log:
-                process = subprocess.Popen([sys.executable, __file__, name, *batch, *options], stdout=subprocess.PIPE,
-                                           stderr=log, text=True, start_new_session=True)  # fmt: skip
-            try:
-                output, _ = process.communicate(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                raise
-            where["torch_compile_ms"] = json.loads(output.splitlines()[-1])
-            print(f"\n{name}: torch.compile, max-autotune, ms {where['torch_compile_ms']}")
+    def compiled(self) -> None:
+        """`torch.compile` of all networks; nothing is timed while one compiles."""
+        until = time.monotonic() + self.options.compile
+        ready = list[Compiled]()
+        for compiled in [Compiled(self, name) for name in self.options.networks]:
+            with self.step(self._of(compiled.name), f"compile {compiled.name}"):
+                compiled.wait(until)
+                ready.append(compiled)
+        for compiled in ready:
+            where = self._of(compiled.name)
+            with self.step(where, f"run compiled {compiled.name}"):
+                where["torch_compile_ms"] = compiled.measured()
+                print(f"{compiled.name}: torch.compile, max-autotune, ms {where['torch_compile_ms']}")
+
+    def _of(self, name: str) -> dict[str, Any]:
+        """Where figures of the first batch size go."""
+        found: dict[str, Any] = self.found["networks"].setdefault(f"{name} {self.options.batches[0]}", {})
+        return found
+
+
+class Compiled:
+    """A network's `torch.compile`, in a process of its own: it says when it has compiled, and measures when it is told
+    to."""
+
+    def __init__(self, record: Record, name: str):
+        self.name, self.folder = name, record.folder
+        options = ["--out", record.options.out, "--precision", record.options.precision, "--alone", "compiled"]
+        batch = ["--batches", str(record.options.batches[0])]
+        line = [sys.executable, __file__, name, *batch, *options]
+        with open(self.folder / f"compile.{name}.log", "w") as log:
+            self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+                                            start_new_session=True)  # fmt: skip
+
+    def wait(self, until: float) -> None:
+        """Until it has compiled. Raises TimeoutError where it has not in time."""
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
+            self._end()
+            raise TimeoutError("not compiled in time")
+
+    def measured(self) -> Any:
+        """What it took."""
+        try:
+            output, _ = self.process.communicate("\n", timeout=20)
+        finally:
+            self._end()
+        return json.loads(output.splitlines()[-1])
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()  # type: ignore[union-attr]
+        self.process.wait()
 
 
 def _text_in(path: str, name: str) -> str | None:
@@ -273,7 +304,7 @@ class Network:
             return
         for name in self.options.steps:
             if self.record.left > 0:
-                with self.record.step(self.found, name), self.record.turn(), torch.no_grad():
+                with self.record.step(self.found, name), torch.no_grad():
                     step: Callable[[], None] = getattr(self, name)
                     step()
         if torch.cuda.is_available():
@@ -289,8 +320,7 @@ class Network:
             shape = (self.size, *self.static.example.shape[1:])
             self.batch = torch.randn(shape, generator=generator, device=self.record.device)
         images, eager = list(self.batch[:COMPARED].split(1)), Eager(self.static.model)
-        with self.record.turn():
-            self.expected = list(zip(eager.run(images), eager.reference(images), strict=True))
+        self.expected = list(zip(eager.run(images), eager.reference(images), strict=True))
 
     def net(self, form: str, planned: Sequence[Planned]) -> DeviceNet:
         """A form of schedule."""
@@ -377,8 +407,7 @@ class Network:
             nets = {FORMS[0]: self.net(FORMS[0], made[0].planned)}
             for other in made:
                 nets |= {f"{form}, for {other.size}": self.net(form, other.planned) for form in FORMS[-2:]}
-            with self.record.turn():
-                self.timed("specialised_ms", nets)
+            self.timed("specialised_ms", nets)
 
     def forms(self) -> None:
         """Every form of schedule."""
@@ -387,8 +416,30 @@ class Network:
     def bounds(self) -> None:
         """What no schedule of these units can beat by the table: the longest path."""
         path = sum(longest_path(self.static, p) for p in self.planned) / 1e6
-        self.found["critical_path_ms"] = path
-        print(f"  critical path {path:.4f} ms by the table")
+        busy = self.busy()
+        self.found |= {"critical_path_ms": path, "busy_ms": busy}
+        print(f"  critical path {path:.4f} ms by the table, busy {busy:.4f} ms")
+
+    def busy(self) -> float:
+        """Milliseconds of a batch where COPIES of them keep the device busy."""
+        device = self.static.device
+        nets = [self.net(FORMS[0], self.planned) for _ in range(COPIES)]
+        ready, host = [net.prepare(self.batch) for net in nets], streams_of(device, COPIES)
+
+        def side_by_side() -> None:
+            begin = host.record(0)
+            for number, each in enumerate(ready):
+                host.wait(number, begin)
+                host.on(number, each.replay)
+                host.wait(0, host.record(number))
+
+        def least() -> float:
+            return min(host.nanoseconds(partial(host.run, side_by_side), 5))
+
+        taken = turns({"": least}, TURNS / 2)[""].median
+        for net in nets:
+            net.close()
+        return taken / 1e6 / COPIES
 
     def eager(self) -> None:
         """PyTorch's own, call by call and in a CUDA graph."""

@@ -268,8 +268,8 @@ def test_the_benchmark_runs_dry(tmp_path: Path, repository: Path, monkeypatch: p
     monkeypatch.setattr("edbc.stages.timing.ROUNDS", 2)
     options = ["squeezenet", "--dry", "--seconds", "140", "--profile-seconds", "0", "--batches", "1", "--out"]
     gpu_stages.main([*options, str(tmp_path / "first")])
-    tables, lock = str(tmp_path / "first" / "tables.tar.gz"), str(tmp_path / "lock")
-    again = ["--tables", tables, "--gap", "1", "--steps", "profile", "--others", "2", "--lock", lock]
+    tables = str(tmp_path / "first" / "tables.tar.gz")
+    again = ["--tables", tables, "--gap", "1", "--steps", "profile", "--others", "2"]
     gpu_stages.main([*options, str(tmp_path / "second"), *again])
     first, second = (json.loads((tmp_path / name / "stages.json").read_text()) for name in ("first", "second"))
     for record in (first, second):
@@ -277,8 +277,28 @@ def test_the_benchmark_runs_dry(tmp_path: Path, repository: Path, monkeypatch: p
         assert "failed" not in found
     assert set(first["networks"]["squeezenet 1"]["forms_ms"]) == set(gpu_stages.FORMS)
     assert len(first["networks"]["squeezenet 1"]["kernels_ms"]) == 4
+    assert first["networks"]["squeezenet 1"]["busy_ms"] > 0
     assert len(second["networks"]["squeezenet 2"]["specialised_ms"]) == 3
     assert first["networks"]["squeezenet 1"]["table_ms"] == second["networks"]["squeezenet 1"]["table_ms"]
+
+
+def test_what_compiles_beside_it(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process says when it has compiled and measures when it is told; one that is late or fails costs no other."""
+    monkeypatch.syspath_prepend(str(repository / "benchmarks"))
+    import gpu_stages
+
+    program = tmp_path / "program"
+    ends = "case $2 in late) sleep 60;; bad) exit 1;; esac"
+    program.write_text(f"#!/bin/sh\n{ends}\necho compiled\nread x\necho 2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(gpu_stages.sys, "executable", str(program))
+    options = SimpleNamespace(out=str(tmp_path), networks=["late", "good", "bad"], compile=1.0, batches=[1], dry=True,
+                              precision="default", seconds=1e9)  # fmt: skip
+    record = gpu_stages.Record(options)
+    record.compiled()
+    found = record.found["networks"]
+    assert found["good 1"]["torch_compile_ms"] == 2
+    assert record.failed == ["compile late", "run compiled bad"]
 
 
 def test_stages_are_measured(network: StaticModel) -> None:
