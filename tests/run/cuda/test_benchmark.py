@@ -197,7 +197,7 @@ def test_one_command_survives_what_fails(
     printed = capsys.readouterr().out
 
     assert code == 1
-    assert set(children) == {"tests", "benchmark", "gpu_model", "gaps", "training", *NINE}
+    assert set(children) == {"tests", "benchmark", "gpu_model", "gaps", "stream", "training", *NINE}
     assert told["outcomes"]["tests"] == told["outcomes"]["lstm_nmt"] == "failed"
     assert told["outcomes"]["mv_rnn"] == "cut off"
     assert told["outcomes"]["tree_lstm"] == "passed"
