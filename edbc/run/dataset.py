@@ -10,18 +10,21 @@
 (2) Each mode of the net (training, evaluation) has captured instances of its own. Items that cannot be captured are
     given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager` and
     captured instances do not gain either.
+(3) A worker that is killed says nothing, and its loader knows no items. So workers note in memory that they share with
+    this process which items they are at (`in_workers`).
 """
 
 from __future__ import annotations
 
 import operator
+import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, get_worker_info
 
 from edbc.base.files import found_at, require_target
 from edbc.capture.captured.instance import Captured
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from edbc.run.session import Net
 
 LIMIT = 1 << 30
+WORKERS, ITEMS = 64, 62
+"""Workers that note what they are at, and how many items each notes at most."""
 
 
 class CapturedDataset(Dataset[Any]):
@@ -44,7 +49,7 @@ class CapturedDataset(Dataset[Any]):
     """
 
     def __init__(self, dataset: Any, net: Net, *, instance: int | str | None = None, limit: int = LIMIT,
-                 file: str | Path | None = None):  # fmt: skip
+                 file: str | Path | None = None, at: torch.Tensor | None = None):  # fmt: skip
         self.dataset = dataset
         self.net = net
         self.instance = instance
@@ -59,6 +64,8 @@ class CapturedDataset(Dataset[Any]):
         self._stored: dict[Any, Store] = {}
         self._sample = Sample()
         self._lock = threading.RLock()
+        self._at = torch.zeros(WORKERS, 2 + ITEMS, dtype=torch.int64).share_memory_() if at is None else at
+        """Of each worker its process, how many items it is at, and these."""
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError(
                 "CapturedDataset: expected a map-style data set, with a length and items by number, got "
@@ -74,7 +81,7 @@ class CapturedDataset(Dataset[Any]):
 
     def __reduce__(self) -> Any:
         """For workers that are not forks: nothing that is captured, and a net without weights."""
-        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file)
+        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file, self._at)
 
     def as_json(self) -> dict[str, int]:
         """Items captured, given again, checked, and given as they are; and bytes."""
@@ -93,10 +100,27 @@ class CapturedDataset(Dataset[Any]):
         if not all(0 <= item < count for item in items):
             raise IndexError(f"a data set of {count:,} items has no item {max(items, key=abs)}")
         given: dict[int, Any] = {}
-        if not self.net.captures:
-            return [self._read(item, given) for item in items]
-        with self._lock:
-            return self._given(items, given)
+        try:
+            if not self.net.captures:
+                return [self._read(item, given) for item in items]
+            with self._lock:
+                return self._given(items, given)
+        finally:
+            self._note([])
+
+    def _note(self, items: Sequence[int]) -> None:
+        """Definition (3)."""
+        worker = get_worker_info()
+        if worker is not None:
+            at, some = self._at.numpy()[worker.id % WORKERS], items[:ITEMS]
+            at[2 : 2 + len(some)] = some
+            at[0], at[1] = os.getpid(), len(some)
+
+    @property
+    def in_workers(self) -> dict[int, list[int]]:
+        """The items that workers are at, or were when they died, by process: what a loader's error about a worker that
+        was killed does not name."""
+        return {pid: items[:count] for pid, count, *items in self._at.tolist() if count}
 
     def _given(self, items: Sequence[int], given: dict[int, Any]) -> list[Any]:
         kept = self._kept.setdefault(self.net.in_mode().lexicon, {})
@@ -130,6 +154,7 @@ class CapturedDataset(Dataset[Any]):
     def _read(self, item: int, given: dict[int, Any]) -> Any:
         """An item of the data set, once per call."""
         if item not in given:
+            self._note([item])
             given[item] = self.dataset[item]
         return given[item]
 
@@ -147,6 +172,7 @@ class CapturedDataset(Dataset[Any]):
         if self._stay_plain():
             return [None] * len(items)
         instances = [self._instance(item, given) for item in items]
+        self._note(items)
         try:
             found = self.net.capture_each(instances)
         except Exception as error:
@@ -211,8 +237,8 @@ class CapturedDataset(Dataset[Any]):
         return target
 
 
-def _anew(dataset: Any, net: Net, instance: Any, limit: int, file: Path | None) -> CapturedDataset:
-    return CapturedDataset(dataset, net, instance=instance, limit=limit, file=file)
+def _anew(dataset: Any, net: Net, instance: Any, limit: int, file: Path | None, at: torch.Tensor) -> CapturedDataset:
+    return CapturedDataset(dataset, net, instance=instance, limit=limit, file=file, at=at)
 
 
 def items_of(data: Any, items: Sequence[int]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -216,6 +217,52 @@ def test_errors_in_workers_come_with_their_item() -> None:
 
     with pytest.raises(RuntimeError, match="exited unexpectedly"):
         list(loader(Dies([[1], [2]]), net, num_workers=1))
+
+
+class Kills(Items):
+    """The worker that reads item 2 is killed."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+class Deadly(torch.nn.Module):
+    """So is the process that records more than three numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, numbers: list[float]) -> torch.Tensor:
+        if len(numbers) > 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.linear(torch.full((4,), sum(numbers)))
+
+
+SHORT: list[Any] = [[1.0], [2.0], [3.0, 1.0], [1.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("items", "expected", "context"),
+    [(Kills(SHORT), [2], "fork"), (Kills(SHORT), [2], "spawn"), (Items([*SHORT[:3], [1.0] * 4]), [2, 3], "fork")],
+)
+def test_what_a_killed_worker_was_at_is_known(items: Items, expected: list[int], context: str) -> None:
+    """By its process: the item that it read, or those that it captured."""
+    data = CapturedDataset(items, bound(seeded(Deadly), SHORT))
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid") as caught:
+        list(DataLoader(data, 2, num_workers=1, collate_fn=list, multiprocessing_context=context))
+    ((pid, found),) = data.in_workers.items()
+    assert str(pid) in str(caught.value)
+    assert found == expected
+
+
+def test_workers_that_have_ended_are_at_nothing() -> None:
+    """What they noted of each item is taken back."""
+    data = CapturedDataset(Items(SHORT), bound(seeded(Deadly), SHORT))
+    assert len(list(DataLoader(data, 2, num_workers=2, collate_fn=list, multiprocessing_context="fork"))) == 2
+    assert data.in_workers == {}
 
 
 @pytest.fixture
