@@ -166,6 +166,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         left=() if collected.left is None else (collected.left,),
         recorded_as=structure.recorded_as,
         stacks=collected.stacks,
+        result_ptr=collected.result_ptr,
     )
 
 

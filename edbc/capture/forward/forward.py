@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -69,8 +70,12 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
     ends: list[int] = []
     aborted = (0, 0)
     has_large_stack = recorder.needs_deep_stack
-    random_state = _random_state()
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
+    collected = forward.at_once() if type(forward) is Forwards and not settles else None
+    if collected is not None:
+        recorder.tracer.require_unchanged()
+        return replace(recorder.finish([], [*range(1, len(instances) + 1)]), collected=collected)
+    random_state = _random_state()
     named = Recorded("forward", "instance", recorder.first_instance, None)
     with watched_by(recorder):
         with named:

@@ -262,7 +262,9 @@ def recorded(
     before, oldest = references(recorder), [None]
     try:
         recording = record(shadow, recorder, instances, settles)
-        collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
+        collected = recording.collected
+        if collected is None:
+            collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
         recording.results.clear()
         recorder.let_go()
         if references(recorder) != before:

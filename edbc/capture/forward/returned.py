@@ -84,6 +84,8 @@ class Collected(NamedTuple):
     """The ranges of all `Stacked`."""
     is_on_instances: bool = False
     """Whether it left something on instances that are captured."""
+    result_ptr: list[int] | None = None
+    """As a Capture's."""
 
 
 def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edbc.capture.forward.returned import collect_results
 from edbc.capture.ragged.program import (
     EACH,
     GROUP,
@@ -167,6 +168,15 @@ class Many(NamedTuple):
     source: int
 
 
+class Form(NamedTuple):
+    """What a call returns whose tensors are single values, each where One says."""
+
+    sources: list[int]
+    slots: list[Slot]
+    nest: Any
+    """With places that count from 0 (`forward.returned`)."""
+
+
 class KeptCall(NamedTuple):
     """What a call has recorded."""
 
@@ -175,6 +185,8 @@ class KeptCall(NamedTuple):
     """Arguments beside those that the call is given."""
     result: Any
     """What the call returns, with Rows, One and Many in it."""
+    form: Form | None
+    """The same; None where it has Rows or Many."""
     equal: tuple[tuple[Count, Count], ...]
     """Sizes that must be equal."""
     below: tuple[tuple[int, Count, int], ...]
@@ -231,6 +243,24 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[i
         found = [_filled(rec, x, results, flat) for x in item]
         return found if kind is list else rebuilt(item, found)
     return {key: _filled(rec, x, results, flat) for key, x in item.items()} if kind is dict else item
+
+
+def _form(rec: Recorder, program: Program, result: Any) -> Form | None:
+    """See `KeptCall.form`: values that are named by their sources are collected."""
+    if not _is_of_singles(result):
+        return None
+    sources = [range(k, k + 1) for k in range(len(program.results))]
+    args = [number for k in range(program.num_args) for number in (-1 - k, 0, 1)]
+    found = collect_results([_filled(rec, result, sources, args)])
+    return Form(found.refs.tolist(), found.slots, found.nests[0])
+
+
+def _is_of_singles(item: Any) -> bool:
+    kind = type(item)
+    if kind is Rows or kind is Many:
+        return False
+    parts = item.values() if kind is dict else item if isinstance(item, tuple | list) and kind is not One else ()
+    return all(map(_is_of_singles, parts))
 
 
 def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
@@ -438,7 +468,9 @@ class _Keeping:
             self.equal.add((self.draft.count_of(self.sized(like)), self.draft.count_of(self.sized(other))))
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
-        return KeptCall(program, tuple(self.extras), placed, tuple(self.equal), tuple(self.below), tuple(self.least))
+        form = _form(self.rec, program, placed)
+        told = tuple(self.equal), tuple(self.below), tuple(self.least)
+        return KeptCall(program, tuple(self.extras), placed, form, *told)
 
     def node(self, number: int) -> None:
         """A node of single values."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from edbc.capture.record.table import TypeTable
+
+if TYPE_CHECKING:
+    from edbc.capture.forward.returned import Collected
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,8 @@ class Recording:
     """Nodes recorded where gradients were switched off (`trace.gradmode`)."""
     aborted: tuple[int, int] = (0, 0)
     """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
+    collected: Collected | None = None
+    """The values that instances return, where that is known without `results`."""
 
     def local(self, ref: int) -> int:
         """A ref counted from the start of this mini-batch."""

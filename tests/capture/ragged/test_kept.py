@@ -21,6 +21,7 @@ from edbc.capture.ragged.expandloops import bounds, extent
 from edbc.capture.ragged.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import NONE
+from edbc.capture.record.recorder import Recorder
 
 
 class Closed(nn.Module):
@@ -380,6 +381,23 @@ def test_extent_is_least_and_greatest(numbers: list[int]) -> None:
     """0 and -1 of none."""
     found = extent(np.array(numbers, np.int64))
     assert tuple(found) == ((min(numbers), max(numbers)) if numbers else (0, -1))
+
+
+@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Recurs, sentence)])
+def test_known_forwards_are_recorded_at_once(kind: type[Closed], make: Callable[[Random], Any],
+                                             monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """Instances of which nothing is new are not gone through one after the other; results stand where they stood."""
+    torch.manual_seed(0)
+    net, numbers = of_model(kind(), make, rounds=1), list[int]()
+    next_instance = Recorder.next_instance
+
+    def spy(rec: Recorder, number: int) -> None:
+        numbers.append(number)
+        next_instance(rec, number)
+
+    monkeypatch.setattr(Recorder, "next_instance", spy)
+    require_eager(net, net.model, [make(Random(seed)) for seed in range(2 * MANY)])
+    assert set(numbers) == {0}
 
 
 @pytest.mark.parametrize("num_others", [1, 3 * MANY])
