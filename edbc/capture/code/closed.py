@@ -195,6 +195,11 @@ class Closed:
         self.note_found(type(module), name)
         return self.function_obstacle(methods_of(module)[name], module)
 
+    @functools.cached_property
+    def is_forward_closed(self) -> bool:
+        """Whether the model's `forward` is the user's, and closed."""
+        return "forward" in methods_of(self.model) and self.obstacle(self.model, "forward") is None
+
     def function_obstacle(self, function: Any, module: nn.Module | None) -> Obstacle | None:
         """Why a function, or a method of a module, is open; None for a closed one."""
         key = id(module), function

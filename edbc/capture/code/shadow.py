@@ -203,7 +203,7 @@ class ModelView(CellTracer):
     @property
     def is_forward_closed(self) -> bool:  # type: ignore[override]
         """See CellTracer."""
-        return "forward" in methods_of(self.model) and self.closed.obstacle(self.model, "forward") is None
+        return self.closed.is_forward_closed
 
     def fields_of(self, kind: type) -> frozenset[str] | None:
         """See CellTracer."""

@@ -52,11 +52,16 @@ def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], sett
 
 
 def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
+    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
+    collected = forward.at_once() if type(forward) is Forwards and not settles else None
+    if collected is not None:
+        recorder.tracer.require_unchanged()
+        return replace(recorder.finish([], [*range(1, len(instances) + 1)]), collected=collected)
     if recorder.run_segment is None:
-        return _record_in_turn(shadow, recorder, instances, settles)
+        return _record_in_turn(shadow, recorder, instances, settles, forward)
     try:
         if not recorder.reads:
-            return until_first_read(recorder, lambda: _record_in_turn(shadow, recorder, instances, settles))
+            return until_first_read(recorder, lambda: _record_in_turn(shadow, recorder, instances, settles, forward))
     except MustSuspend:
         pass
     finally:
@@ -64,17 +69,13 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], set
     return _record_reading(shadow, recorder, instances)
 
 
-def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
+def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool,
+                    forward: Callable[[Any], Any]) -> Recording:  # fmt: skip
     """One instance after the other. Raises MustSuspend where one reads a value, and values can be read."""
     results: list[Any] = []
     ends: list[int] = []
     aborted = (0, 0)
     has_large_stack = recorder.needs_deep_stack
-    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
-    collected = forward.at_once() if type(forward) is Forwards and not settles else None
-    if collected is not None:
-        recorder.tracer.require_unchanged()
-        return replace(recorder.finish([], [*range(1, len(instances) + 1)]), collected=collected)
     random_state = _random_state()
     named = Recorded("forward", "instance", recorder.first_instance, None)
     with watched_by(recorder):
