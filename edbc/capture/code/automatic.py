@@ -48,14 +48,17 @@ programs."""
 RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 400.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
 that no plan has, which is traced and compiled. Medians of the programs of `benchmarks/ragged.py`."""
-PYTHON_US = 100.0
-"""Microseconds: a closed forward on rows that is not kept, for an instance. From 100 to 600 in four ordinary programs
-(JumpingKnowledge, CRFLoss, LanguageModelLoss, ScatterAdd)."""
+READ_US, PYTHON_US = 12.0, 100.0
+"""Microseconds: telling an instance with rows from others; a closed forward on rows that is not kept, for an instance.
+From 100 to 600 in four ordinary programs (JumpingKnowledge, CRFLoss, LanguageModelLoss, ScatterAdd)."""
 _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
 """What of the arguments is part of a cell's type."""
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
 """Definition (4): numbers of 4 bytes at 20 GB/s, and a thread's multiplications; of the machines that edbc meets the
 order of magnitude, which is all that a choice needs."""
+TORCH_US = 45.0
+"""Microseconds: a batch that torch runs, or a node of a function of a whole run (15 to 150 in twelve ordinary
+programs)."""
 STEP_US = 20.0
 """Microseconds: a step of a recurrent layer that torch runs whole (`BiGRUMean` of the ordinary programs)."""
 MOST_TRIED = 16
@@ -216,8 +219,6 @@ class Trial(NamedTuple):
     cost: float
     used: dict[str, int]
     """Types of each cell that has nodes."""
-    unseen: int = 0
-    """Operations of the types of one node."""
 
 
 def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> tuple[list[Candidate], Trial]:

@@ -8,7 +8,10 @@ from edbc.capture.code.automatic import Work
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.record.table import Entry, shared_refs
 
-_PRODUCTS = frozenset("linear matmul mm addmm __matmul__ bmm einsum".split())
+_PRODUCTS = frozenset(
+    "linear matmul mm addmm __matmul__ bmm einsum gru_cell lstm_cell rnn_tanh_cell rnn_relu_cell "
+    "multi_head_attention_forward".split()
+)
 _RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
 
 

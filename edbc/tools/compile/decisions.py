@@ -6,18 +6,19 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (1) Cells are chosen with rows and without (`choose`).
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
-    that is no run itself (`ragged.forwards`) takes PYTHON_US: where less than one in KEPT is.
+    (`ragged.forwards`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
-(4) A type per size costs most where no plan has it. As many types as have one node in the sample are expected to be new
-    in another one of its size (Good, "The population frequencies of species", Biometrika 1953): UNSEEN_US for each
-    operation in them. Beside rows that counts in the choice of cells too: a cell over indices of every length is a type
-    per size.
+(4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
+    by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,
+    which are there to have none, all that have one node count as if there were always as many more.
 (5) Where half of the instances are alike others (`capture.captured.alike`), they are joined and not recorded: a node
     costs JOIN_US then, where there are no rows.
+(6) A batch that torch runs costs TORCH_US, and so does each node of a function of whole runs that torch runs.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -32,8 +33,10 @@ from edbc.capture.code.automatic import (
     JOIN_US,
     NODE_US,
     PYTHON_US,
+    READ_US,
     ROW_US,
     RUN_US,
+    TORCH_US,
     UNSEEN_US,
     Candidate,
     Trial,
@@ -52,13 +55,17 @@ from edbc.capture.ragged.value import Sizes, varying
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
+from edbc.cells.rows.segmented import attention_of
 from edbc.plan.plan import Plan
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
 from edbc.tools.compile.mining import mine
+from edbc.tools.compile.natives import Natives
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 KEPT = 4
+AHEAD = 1_000
+"""Mini-batches that a plan is compiled for: they share what types to come cost."""
 
 
 class Decisions(NamedTuple):
@@ -136,13 +143,13 @@ class _Chosen(NamedTuple):
 def _chosen(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str] | None,
             ragged: Sequence[str]) -> _Chosen:  # fmt: skip
     """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
-    attempt = partial(_attempt, model, code, instances, ragged)
+    attempt = partial(_attempt, model, code, instances, ragged, Natives())
     found = _candidates(model, code, names)
     if names is None and found:
         found, trial = choose(found, attempt)
     else:
         trial = attempt(frozenset(c.name for c in found))
-    return _Chosen({c.name: c.location for c in found}, trial.cost + UNSEEN_US * trial.unseen)
+    return _Chosen({c.name: c.location for c in found}, trial.cost)
 
 
 def automatic_cells(
@@ -196,7 +203,7 @@ def _recorded(model: nn.Module, view: ModelView, table: TypeTable, instances: Se
 
 
 def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: Sequence[str],
-             names: frozenset[str]) -> Trial:  # fmt: skip
+             natives: Natives, names: frozenset[str]) -> Trial:  # fmt: skip
     """Record a mini-batch with the methods of these names as cells."""
     view, table = ModelView(model, automatic=names, ragged=ragged, code=code), TypeTable()
     recorder, parts = _recorded(model, view, table, instances)
@@ -208,6 +215,7 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
+    cost += READ_US * recorder.read_forwards
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards
     for part in parts:
@@ -217,6 +225,37 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-    once = map(table.operation_of_type.get, np.flatnonzero(counts == 1).tolist())
-    unseen = sum(1 if entry is None else num_operations(entry, view) for entry in once)
-    return Trial(names, cost + UNSEEN_US * unseen, used) if ragged else Trial(names, cost, used, unseen)
+            cost += TORCH_US * _num_in_torch(table, kind, view, natives, int(nodes[kind]), int(batches[kind]))
+    sizes = {
+        kind: _num_operations(table, kind, view) for kind in np.flatnonzero((counts == 1) | (counts == 2)).tolist()
+    }
+    once, twice = (sum(size for kind, size in sizes.items() if counts[kind] == times) for times in (1, 2))
+    return Trial(names, cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used)
+
+
+def _num_in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> int:
+    """How often torch is called for a type of so many nodes and batches, definition (6)."""
+    node_type, entry = table.types[kind], table.operation_of_type.get(kind)
+    assert node_type is not None
+    if node_type.is_run:
+        return nodes if entry is not None and attention_of(entry.operation) is None else 0
+    return 0 if entry is None or not node_type.has_program or natives.run(table, kind, view) else batches
+
+
+def _num_operations(table: TypeTable, kind: int, view: ModelView) -> int:
+    entry = table.operation_of_type.get(kind)
+    return 1 if entry is None else num_operations(entry, view)
+
+
+def to_come(once: int, twice: int) -> float:
+    """Of AHEAD mini-batches the mean number of types that are new, by how many have one node and two in a sample.
+
+    Chao's estimate of all that are to come ("Nonparametric estimation of the number of classes in a population", 1984)
+    and how they come (Shen, Chao and Lin, "Predicting the number of new species in further taxonomic sampling", Ecology
+    2003): as many in the next mini-batch as have one node, and fewer by then on as fewer are left. Where none has two
+    nothing tells that they run out.
+    """
+    if not once or not twice:
+        return once
+    left = once**2 / (2 * twice)
+    return left / AHEAD * -math.expm1(-AHEAD * once / left)

@@ -26,7 +26,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from edbc.base.graph import Graph
@@ -39,12 +38,10 @@ from edbc.capture.patterns import fuseloops
 from edbc.capture.patterns.fusions import Fusions, Planned
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import torch_dtype
-from edbc.cells.lower import lower
-from edbc.errors import EdbcError, UnsupportedError
-from edbc.run.backend import Backend, backend_of
-from edbc.run.session import cell_of
+from edbc.errors import UnsupportedError
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
+from edbc.tools.compile.natives import Natives
 
 NODE_US, BYTE_US = 0.05, 0.0001
 """Scheduling, placing and calling a node; a byte that is written and read again."""
@@ -79,9 +76,8 @@ class _Pair(NamedTuple):
 class _Mining:
     def __init__(self, table: TypeTable, view: ModelView, parts: Sequence[Capture]):
         self.table, self.view, self.parts = table, view, parts
-        self.backend: Backend = backend_of(None, torch.device("cpu"))
         self._works: dict[int, Work] = {}
-        self._native: dict[int, bool] = {}
+        self._natives = Natives()
         self._pattern_of: dict[int, Pattern] = {}
         self._refused: set[Pattern] = set()
         self._tries, self._visits = MOST_TRIED, MOST_VISITED
@@ -110,7 +106,7 @@ class _Mining:
                 self._refused.add(pattern)
                 continue
             kind = next(k for k, known in self._pattern_of.items() if known == pattern)
-            if new < (1 - LEAST) * cost and self._is_native(kind):
+            if new < (1 - LEAST) * cost and self._natives.run(self.table, kind, self.view):
                 return pattern, with_it, new, new_launches
             self._refused.add(pattern)
         return None
@@ -150,23 +146,6 @@ class _Mining:
             entry = self.table.operation_of_type.get(kind)
             self._works[kind] = Work(0, 0) if entry is None else work_of_call(entry, self.view)
         return self._works[kind]
-
-    def _is_native(self, kind: int) -> bool:
-        if kind not in self._native:
-            try:
-                self._native[kind] = self._lowers(kind)
-            except EdbcError:
-                self._native[kind] = False
-        return self._native[kind]
-
-    def _lowers(self, kind: int) -> bool:
-        node_type = self.table.types[kind]
-        assert node_type is not None
-        cell = cell_of(self.table.operation_of_type[kind], self.view)
-        program = lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
-        dtype = torch_dtype(program.dtype) if program.dtype else torch.float32
-        kernel = self.backend.program_kernel(program, self.view, dtype, torch.device("cpu"))
-        return self.backend.runs_natively(node_type, kernel)
 
     # --- pairs -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
+from edbc.tools.compile import decisions
 from edbc.tools.compile.compiler import capture_for_compiling, compile_model
 from edbc.tools.compile.decisions import Decisions, automatic_cells
 from edbc.tools.explain.observe import observe
@@ -229,6 +230,12 @@ def test_a_name_that_means_something_else_ends_automatic_cells(monkeypatch: pyte
         torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-10)
 
 
+@pytest.fixture
+def torch_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What torch runs (floats of two kinds, changes in place) is in cells like all else."""
+    monkeypatch.setattr(decisions, "TORCH_US", 0.0)
+
+
 HELPER_LIMIT = 100
 
 
@@ -286,6 +293,7 @@ BROKEN = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("torch_is_free")
 @pytest.mark.parametrize("flag", range(9))
 def test_a_promise_that_breaks_at_run_time_costs_that_call_alone(flag: int) -> None:
     """Instances do what the sample had none of: the others of these calls stay nodes, numbers and gradients are
@@ -319,6 +327,7 @@ def cells_of_graph(net: Net, batch: Sequence[Any]) -> set[str]:
     return names & net.plan.automatic.keys()
 
 
+@pytest.mark.usefixtures("torch_is_free")
 @pytest.mark.parametrize("way", ["replaced", "reloaded", "branches"])
 def test_a_helper_that_begins_to_do_something_else(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another function by its name, other code in its place, as tools that reload files put it there, or a name that it
@@ -608,6 +617,7 @@ class FillsInACell(nn.Module):
         return h
 
 
+@pytest.mark.usefixtures("torch_is_free")
 def test_cells_that_change_tensors_beside_lines_that_are_one() -> None:
     """No pattern joins what keeps books with lines that are not run as they are written; both stay cells."""
     instances = [[torch.ones(2, 2, 2) * (k + 1) for k in range(1 + i % 4)] for i in range(8)]

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+from edbc.capture.code.automatic import TORCH_US
 from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
-from edbc.tools.compile.decisions import Trial, _attempt
+from edbc.tools.compile import decisions
+from edbc.tools.compile.decisions import AHEAD, Decisions, Trial, _attempt, decide, to_come
+from edbc.tools.compile.natives import Natives
 
 SIZE = 4
 
@@ -34,16 +41,68 @@ class Series(nn.Module):
         return self.body(x)
 
 
+class Pooled(nn.Module):
+    """Pictures of few sizes: as rows, torch runs a function of each picture's run of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, SIZE, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.adaptive_avg_pool2d(torch.relu(self.conv(x)), 1).flatten()
+
+
+class Best(nn.Module):
+    """What torch runs beside a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).topk(2).values
+
+
 def attempt(lengths: list[int], names: frozenset[str]) -> Trial:
     """Series of these lengths, with the names as cells."""
     model = Series().eval()
-    return _attempt(model, Regions(model, Closed(model)), [torch.ones(1, 2, n) for n in lengths], (), names)
+    instances = [torch.ones(1, 2, n) for n in lengths]
+    return _attempt(model, Regions(model, Closed(model)), instances, (), Natives(), names)
 
 
-def test_types_that_are_to_come_count_by_their_operations() -> None:
-    """A cell is as dear as what it stands for: it is traced and compiled for each length that comes. Lengths that were
-    met twice are not to come."""
-    cell, none = frozenset({"body"}), frozenset[str]()
+def test_types_that_are_to_come_count_by_their_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell is as dear as what it stands for: it is traced and compiled for each length that comes."""
+    seen: list[tuple[int, int]] = []
 
-    assert attempt([5, 6, 7, 7], cell).unseen == attempt([5, 6, 7, 7], none).unseen == 8
-    assert attempt([5, 5, 6, 6], cell).unseen == 0
+    def noted(once: int, twice: int) -> float:
+        seen.append((once, twice))
+        return 0.0
+
+    monkeypatch.setattr(decisions, "to_come", noted)
+    for names in (frozenset({"body"}), frozenset[str]()):
+        attempt([5, 6, 7, 7, 8, 8, 8], names)
+    assert seen == [(8, 4), (8, 4)]
+
+
+def test_sizes_of_few_values_run_out() -> None:
+    """What has one node is to come, and the less the more has two: of all that is left a share for each mini-batch,
+    and no more than what the next one brings."""
+    assert to_come(0, 0) == to_come(0, 9) == 0
+    assert to_come(30, 0) == 30
+    assert 30 > to_come(30, 1) > to_come(30, 30) > to_come(5, 30) > 0
+    assert to_come(30, 30) == pytest.approx(15 / AHEAD)
+    assert to_come(3_000, 1) == pytest.approx(3_000, rel=0.4)
+
+
+def test_what_torch_runs_is_weighed() -> None:
+    """A batch that torch runs is as dear however many nodes it has."""
+    model = Best().eval()
+    cost = _attempt(model, Regions(model, Closed(model)), [torch.ones(SIZE)] * 4, (), Natives(), frozenset()).cost
+    assert TORCH_US < cost < 2 * TORCH_US
+
+
+def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
+    """Pictures of 16 sizes, each a type that native code runs, are no rows."""
+    rng, model = Random(0), Pooled().eval()
+    pictures = [torch.ones(1, rng.randint(4, 7), rng.randint(4, 7)) for _ in range(32)]
+    assert decide(model, Regions(model, Closed(model)), pictures, Decisions()).ragged == ()

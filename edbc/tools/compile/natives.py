@@ -1,0 +1,38 @@
+"""Which types native code runs, asked of their programs before anything is compiled."""
+
+from __future__ import annotations
+
+import torch
+
+from edbc.capture.code.shadow import ModelView
+from edbc.capture.record.table import TypeTable
+from edbc.capture.standins.standin import torch_dtype
+from edbc.cells.lower import lower
+from edbc.errors import EdbcError
+from edbc.run.backend import Backend, backend_of
+from edbc.run.session import cell_of
+
+
+class Natives:
+    """The types of a model that were asked about, by signature: each is lowered once, in whatever table it is."""
+
+    def __init__(self) -> None:
+        self.backend: Backend = backend_of(None, torch.device("cpu"))
+        self._known: dict[str, bool] = {}
+
+    def run(self, table: TypeTable, kind: int, view: ModelView) -> bool:
+        """Whether native code runs a type that has a program."""
+        node_type = table.types[kind]
+        assert node_type is not None
+        known = self._known.get(node_type.signature)
+        if known is None:
+            try:
+                cell = cell_of(table.operation_of_type[kind], view)
+                program = lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
+                dtype = torch_dtype(program.dtype) if program.dtype else torch.float32
+                kernel = self.backend.program_kernel(program, view, dtype, torch.device("cpu"))
+                known = self.backend.runs_natively(node_type, kernel)
+            except EdbcError:
+                known = False
+            self._known[node_type.signature] = known
+        return known
