@@ -236,7 +236,7 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
     recorded_as: Ints | None = None
     if fuse_sums and is_sum.any():
         remaining, node_type, ptr, refs, value_node, value_output = _fuse_sums(
-            table, entries, is_sum, ptr, refs, value_base, value_node, result_refs
+            table, entries, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
         )
         detached, recorded_as = detached[remaining], remaining
     operands, operand_output = buildloops.as_operands(refs, value_node, value_output)
@@ -341,6 +341,7 @@ def _fuse_sums(
     refs: Ints,
     value_base: Ints,
     value_node: Ints,
+    value_output: Ints,
     result_refs: Ints,
 ) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
     """Chains of additions into segment sums: of the graph that remains, which of the old nodes its nodes are, their
@@ -348,7 +349,7 @@ def _fuse_sums(
     from edbc.capture.forward import buildloops
 
     leader, field, num_fields, (kept, new_ptr, new_refs, new_node, new_output) = buildloops.fuse_sums(
-        is_sum, ptr, refs, result_refs, value_base, value_node
+        is_sum, ptr, refs, result_refs, value_base, value_node, value_output
     )
     of_entry = table.arrays()
     node_type = of_entry.type_index[entries]

@@ -430,8 +430,9 @@ def write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, va
 
 
 @njit(cache=True)
-def fuse_sums(is_sum, ptr, refs, result_refs, value_base, value_node):  # type: ignore[no-untyped-def]
-    """All of the above: which node every sum joins, its field there, and the graph that remains."""
+def fuse_sums(is_sum, ptr, refs, result_refs, value_base, value_node, value_output):  # type: ignore[no-untyped-def]
+    """All of the above: which node every sum joins, its field there, and the graph that remains; the very arrays that
+    are given where no sum joins another."""
     uses = np.zeros(len(value_node), np.int64)
     for read in (refs, result_refs):
         for ref in read:
@@ -440,6 +441,11 @@ def fuse_sums(is_sum, ptr, refs, result_refs, value_base, value_node):  # type: 
     absorber = absorbed_sums(is_sum, ptr, refs, value_node, uses)
     start, terms = chain_terms(is_sum, absorber, ptr, refs, value_node)
     leader, field, num_fields = merge_sums(start, terms, value_node)
+    all_stay, numbers = True, np.arange(len(is_sum))
+    for v in numbers:
+        all_stay &= absorber[v] < 0 and (leader[v] < 0 or leader[v] == v)
+    if all_stay:
+        return leader, field, num_fields, (numbers, ptr, refs, value_node, value_output)
     remaining = write_nodes(leader, absorber, num_fields, field, start, terms, ptr, refs, value_base)
     return leader, field, num_fields, remaining
 
