@@ -14,7 +14,6 @@ instances, nothing is kept, as broadcasting and reductions treat them in their o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -409,8 +408,12 @@ def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, res
     given (`repeat_interleave`) it writes as indices of its own, which no other call has."""
     keeping = _Keeping(rec, begin, given)
     keeping.has_own = not given.indices
-    with suppress(CannotKeep):
+    try:
         rec.functions[key] = keeping.kept(result)
+    except TooFew:
+        pass
+    except CannotKeep:  # whatever instance calls
+        rec.functions[key] = NOT_KEPT
 
 
 class TooFew(CannotKeep):

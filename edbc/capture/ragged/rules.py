@@ -22,7 +22,7 @@ import torch
 
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.kept import Given, is_keyed, keep, may_keep
+from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
 from edbc.capture.ragged.symbols import Index, Spread
@@ -215,7 +215,7 @@ def rule_of(name: str) -> Rule | None:
 def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
-    key, given = None, Given([], [], [])
+    key, known, given = None, None, Given([], [], [])
     if rec.books is None or rules.name_of(func) not in rules.VIEWS:
         parts: list[Any] = [Ragged, func]
         if is_keyed(rec, args, parts, given) and (not kwargs or is_keyed(rec, kwargs.items(), parts, given)):
@@ -225,7 +225,7 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
                 parts += [len(row.refs) for row in given.rows]
             key = tuple(parts)
             known = rec.functions.get(key)
-            if known is not None:
+            if type(known) is KeptCall:
                 found = known.again(rec, given)
                 if found is not NotImplemented:
                     if rec.looks:
@@ -237,7 +237,7 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
         result = _ragged_call(rec, func, *_indexed(func, args, kwargs), name)
     finally:
         rec.asked_size, rec.symbolic = asked, symbolic
-    if key is not None and result is not NotImplemented and may_keep(given):
+    if key is not None and known is not NOT_KEPT and result is not NotImplemented and may_keep(given):
         keep(rec, key, begin, given, result)
     return result
 

@@ -17,6 +17,7 @@ from randomforwards import instance, model_of, source_of
 from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
 
+from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
 from edbc.capture.ragged.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.ragged.kept import KeptCall
@@ -493,6 +494,26 @@ class SumsSent(Closed):
         x, (source, _) = graph
         h = self.up(x)
         return self.out(h[source].sum(0)) + h.mean(0)[:4]
+
+
+class Repeats(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, ids):
+        x = self.up(self.words(torch.tensor(ids)))
+        return torch.repeat_interleave(x, torch.tensor([1 + i % 2 for i in ids]), dim=0).sum(0)
+
+
+def test_calls_that_cannot_be_kept_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rule reads of indices stays what no other call has, whatever instance calls."""
+    net = of_model(Repeats(), lambda rng: [1, 2, *sentence(rng)])
+    tried: list[Any] = []
+    monkeypatch.setattr(rules, "keep", lambda *args: tried.append(args))
+    rng = Random(7)
+    net([[1, 2, *sentence(rng)] for _ in range(9)])
+    assert not tried
 
 
 def test_nothing_is_kept_of_one_index() -> None:
