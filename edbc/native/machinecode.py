@@ -23,10 +23,11 @@ import llvmlite.binding as llvm
 
 from edbc.native.kernelcache import KernelFiles, kernel_folder
 
-_LOADED: dict[tuple[str, str], Any] = {}
-"""By name and text: the engine that holds the machine code, for ever."""
-_PASSES: dict[str, Any] = {}
-"""By name."""
+_LOADED: dict[tuple[str, str], tuple[Any, int]] = {}
+"""By name and text: the engine that holds the machine code, for ever, and the address. LLVM is not asked for it again:
+it has one lock for all threads, which a Ctrl-C at a bad moment leaves taken."""
+_PASSES: dict[str, tuple[Any, int]] = {}
+"""The same by name."""
 _LOCK = threading.Lock()
 MOST_FILES, FORGETS = 4_000, 100
 """Files of passes that are kept; a process looks for more when it has written its first, and every so many later."""
@@ -50,10 +51,11 @@ def pointer(kind: str) -> str:
 def address_of(name: str, text: str) -> int:
     """The address of the function `name` in a module."""
     with _LOCK:
-        engine = _LOADED.get((name, text))
-        if engine is None:
-            engine = _LOADED[name, text] = _engine(_object_code(name, text))
-        return int(engine.get_function_address(name))
+        loaded = _LOADED.get((name, text))
+        if loaded is None:
+            engine = _engine(_object_code(name, text))
+            loaded = _LOADED[name, text] = engine, int(engine.get_function_address(name))
+        return loaded[1]
 
 
 def addresses_of(passes: Mapping[str, str]) -> dict[str, int]:
@@ -63,8 +65,9 @@ def addresses_of(passes: Mapping[str, str]) -> dict[str, int]:
         if missing:
             text = _module([passes[name] for name in missing])
             code = _object_code(f"{_OF_PASSES}{hashlib.sha256(text.encode()).hexdigest()[:16]}", text)
-            _PASSES.update(dict.fromkeys(missing, _engine(code)))
-        return {name: int(_PASSES[name].get_function_address(name)) for name in passes}
+            engine = _engine(code)
+            _PASSES.update({name: (engine, int(engine.get_function_address(name))) for name in missing})
+        return {name: _PASSES[name][1] for name in passes}
 
 
 _OF_PASSES = "passes."

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
+import llvmlite.binding
 import pytest
 
 from edbc.native import machinecode
-from edbc.native.machinecode import address_of
+from edbc.native.machinecode import address_of, addresses_of
 
 pytestmark = pytest.mark.compiled
 TEXT = "define i64 @answer(i64 %x) {{\n%y = add i64 %x, {}\nret i64 %y\n}}"
@@ -106,6 +108,18 @@ def test_two_texts_of_one_name_are_two_functions() -> None:
     ]
 
     assert found == [0, 1, 2]
+
+
+def test_what_is_loaded_is_told_without_llvm() -> None:
+    """Its one lock may be taken for ever: by a thread that was interrupted as it took it."""
+    texts = {"taken": TEXT.replace("@answer", "@taken").format(1)}
+    before = addresses_of(texts), address_of("answer", TEXT.format(1))
+    with ThreadPoolExecutor(1) as pool:
+        with llvmlite.binding.ffi.lib._lock:
+            asked = pool.submit(lambda: (addresses_of(texts), address_of("answer", TEXT.format(1))))
+            found = wait([asked], timeout=10).done
+        assert found
+    assert asked.result() == before
 
 
 def test_the_processor_is_part_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
