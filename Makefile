@@ -42,7 +42,7 @@ demo: .venv/runs ## compile a tree-LSTM, run it on built-in samples, compare wit
 test: venv ## run the tests (under ten minutes on two cores)
 	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
-quick: venv ## run one case of every test that takes no seconds (two and a half minutes on two cores, cold four)
+quick: venv ## run one case of every test that takes no seconds (two minutes on two cores, cold four)
 	$(BIN)/python -m pytest --quick -n $(JOBS) --dist worksteal
 
 test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray, servers and pools of processes

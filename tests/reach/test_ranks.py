@@ -38,6 +38,7 @@ TREES = ["(3 (2 good) (3 fun))", "(1 bad)", "(2 (2 (2 not) (1 bad)) (2 at_all))"
          "(0 (1 not) (3 good))", "(3 fun)", "(2 (1 bad) (2 (3 fun) (2 not)))"]  # fmt: skip
 
 
+@pytest.mark.long
 def test_gradients_of_ranks_are_those_of_one_process() -> None:
     """With ranks that reach no node of a cell, DDP's options, sparse tables, Join and DataLoader workers: 1e-12."""
     ended = ran(sys.executable, HERE / "ddp_cases.py", 2, env={"OMP_NUM_THREADS": "1"})

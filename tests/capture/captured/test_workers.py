@@ -124,6 +124,7 @@ def test_moves_keep_what_they_are() -> None:
     assert len(batch) == 6
 
 
+@pytest.mark.long
 def test_instances_that_travel_are_pickled_or_refused_in_the_worker() -> None:
     """A tensor of an eager forward on an instance does not stop the loader, whose queue would not send it; what cannot
     be pickled is an error that says so, and no need where the net has captured before."""
