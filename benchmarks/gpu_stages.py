@@ -242,11 +242,11 @@ class Compiled:
     to."""
 
     def __init__(self, record: Record, name: str):
-        self.name, self.folder = name, record.folder
+        self.name = name
         options = ["--out", record.options.out, "--precision", record.options.precision, "--alone", "compiled"]
         batch = ["--batches", str(record.options.batches[0])]
         line = [sys.executable, __file__, name, *batch, *options]
-        with open(self.folder / f"compile.{name}.log", "w") as log:
+        with open(record.folder / f"compile.{name}.log", "w") as log:
             self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
                                             start_new_session=True)  # fmt: skip
 
@@ -414,7 +414,7 @@ class Network:
         self.timed("forms_ms", {form: self.net(form, self.planned) for form in FORMS})
 
     def bounds(self) -> None:
-        """What no schedule of these units can beat by the table: the longest path."""
+        """What no schedule of these units can beat: the longest path by the table, and busy time."""
         path = sum(longest_path(self.static, p) for p in self.planned) / 1e6
         busy = self.busy()
         self.found |= {"critical_path_ms": path, "busy_ms": busy}

@@ -23,17 +23,16 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
-from end_to_end import DATA, REPOSITORY, WORKLOADS, inputs_of
+from end_to_end import WORKLOADS
 from gpu_gaps import device_time
+from gpu_training import bound, parsed
 from torch.utils.data import DataLoader
 
 import edbc
-from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 
 SIZES = "tree_lstm:256:512,tree_lstm:32:128,lattice_lstm:32:128"
@@ -86,15 +85,8 @@ def rate(way: Way, count: int, size: int, device: torch.device) -> tuple[float, 
 
 def row(name: str, size: int, hidden: int, options: argparse.Namespace) -> dict[str, Any]:
     """All ways of one combination."""
-    workload = next(workload for workload in WORKLOADS if workload.model == name)
-    device = torch.device(options.device)
-    file = import_model_file(REPOSITORY / "models" / f"{name}.py")
-    config = file.config({"vocab_size": 256, "hidden_size": hidden, **dict(workload.settings)})
-    inputs = inputs_of(workload, Path(options.data))
-    made = file.load(inputs, config) if inputs else iter(file.sample(size * KINDS, 1, config))
-    instances = list(islice(made, size * KINDS))
-    plan = edbc.load(REPOSITORY / "plans" / f"{name}.yaml").plan
-    net = Net(plan, file.build(config, 0).to(device), backend="cuda" if device.type == "cpu" else None, rebind=True)
+    workload, device = next(w for w in WORKLOADS if w.model == name), torch.device(options.device)
+    file, config, net, instances = bound(workload, size * KINDS, hidden, options)
     found: dict[str, Any] = {"model": name, "batch_size": size, "hidden_size": hidden}
     with torch.no_grad():
         prepared = net.prepare(net.capture_all(instances[:size]))
@@ -119,13 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--sizes", default=SIZES, help="MODEL:BATCH:HIDDEN, separated by commas")
     parser.add_argument("--workers", default="2,4", type=lambda text: [int(part) for part in text.split(",") if part])
     parser.add_argument("--turn", type=float, default=TURN, help="seconds of a pass")
-    parser.add_argument("--seconds", type=float, default=60.0, help="begin no combination after this time")
-    parser.add_argument("--json", default=None, help="where the rows go")
-    parser.add_argument("--data", default=DATA, help="folder with the shared data sets; without it, samples")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: in Triton's interpreter")
-    options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("expected a CUDA device, got none")
+    options = parsed(parser, arguments)
     rows, began = [], time.monotonic()
     for text in options.sizes.split(","):
         if time.monotonic() > began + options.seconds:

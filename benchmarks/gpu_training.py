@@ -46,17 +46,35 @@ def milliseconds(step: Callable[[], list[Any]], model: torch.nn.Module, device: 
     return statistics.median(found[1:])
 
 
+def bound(workload: Workload, count: int, hidden: int, options: argparse.Namespace) -> tuple[Any, Any, Net, list[Any]]:
+    """A workload's file and config, its net on the device, and so many instances of its data."""
+    device, file = torch.device(options.device), import_model_file(REPOSITORY / "models" / f"{workload.model}.py")
+    config = file.config({"vocab_size": 256, "hidden_size": hidden, **dict(workload.settings)})
+    inputs = inputs_of(workload, Path(options.data))
+    made = file.load(inputs, config) if inputs else iter(file.sample(count, 1, config))
+    plan = edbc.load(REPOSITORY / "plans" / f"{workload.model}.yaml").plan
+    backend = "cuda" if device.type == "cpu" else None
+    net = Net(plan, file.build(config, 0).to(device), backend=backend, rebind=True)
+    return file, config, net, list(islice(made, count))
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """What a parser has, and what every benchmark of one device is told."""
+    parser.add_argument("--seconds", type=float, default=60.0, help="begin nothing after this time")
+    parser.add_argument("--json", default=None, help="where the rows go")
+    parser.add_argument("--data", default=DATA, help="folder with the shared data sets; without it, samples")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: in Triton's interpreter")
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("expected a CUDA device, got none")
+    return options
+
+
 def row(workload: Workload, options: argparse.Namespace) -> dict[str, Any]:
     """The three ways of a workload."""
-    device, batch_size = torch.device(options.device), options.batch_size
-    file = import_model_file(REPOSITORY / "models" / f"{workload.model}.py")
-    config = file.config({"vocab_size": 256, "hidden_size": options.hidden, **dict(workload.settings)})
-    inputs = inputs_of(workload, Path(options.data))
-    made = file.load(inputs, config) if inputs else iter(file.sample(batch_size, 1, config))
-    instances = list(islice(made, batch_size))
-    model = file.build(config, 0).to(device)
-    plan = edbc.load(REPOSITORY / "plans" / f"{workload.model}.yaml").plan
-    net = Net(plan, model, backend="cuda" if device.type == "cpu" else None, rebind=True)
+    batch_size = options.batch_size
+    _, _, net, instances = bound(workload, batch_size, options.hidden, options)
+    model, device = net.model, torch.device(options.device)
     captured = net.capture_all(instances)
     ways: dict[str, tuple[Callable[[], list[Any]], int]] = {
         "captured": (lambda: net(captured), ROUNDS),
@@ -73,13 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="models, separated by commas")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=128)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--json", default=None, help="where the rows go")
-    parser.add_argument("--data", default=DATA, help="folder with the shared data sets; without it, samples")
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: in Triton's interpreter")
-    options = parser.parse_args(arguments)
-    if options.device == "cuda" and not torch.cuda.is_available():
-        parser.error("expected a CUDA device, got none")
+    options = parsed(parser, arguments)
     rows, began = [], time.monotonic()
     print("training steps, ms        captured recorded    eager  captured, recorded / eager", flush=True)
     for workload in WORKLOADS:

@@ -30,7 +30,17 @@ def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple
     import gpu
 
     yield end_to_end, gpu
-    for name in ("end_to_end", "gpu", "gpu_model", "gpu_gaps", "gpu_code", "gpu_training", "training", "zoo"):
+    for name in (
+        "end_to_end",
+        "gpu",
+        "gpu_model",
+        "gpu_gaps",
+        "gpu_code",
+        "gpu_training",
+        "gpu_stream",
+        "training",
+        "zoo",
+    ):
         sys.modules.pop(name, None)
 
 
