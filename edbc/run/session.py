@@ -31,7 +31,7 @@ from edbc.base.arguments import LAYOUTS, require_name
 from edbc.base.garbage import NoGarbageCollection
 from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
-from edbc.capture.captured.alike import Alike
+from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache

@@ -392,7 +392,7 @@ class Recorder:
         self.captures = False
         """Whether what is recorded is kept without the caller's objects (`capture.captured`)."""
         self.shows: Any = None
-        """What shows forward stand-ins in the place of what an instance brings (`captured.alike`)."""
+        """What shows forward stand-ins in the place of what an instance brings (`alike.alike`)."""
         self.standing = 0
         """References to the recorder that stay (`trace.left`)."""
         self.ragged: frozenset[str] = frozenset()

@@ -40,7 +40,7 @@ class Watch(Protocol):
         """A constant holds them."""
 
     def note_leaf(self, constant: Value, number: int) -> None:
-        """A constant is this value of its instance (`captured.steps`)."""
+        """A constant is this value of its instance (`alike.steps`)."""
 
     def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
         """A tensor that code made of floats at these places."""
@@ -185,7 +185,7 @@ class Told(Index):
 
 class Leaf(Lazy):
     """A floating tensor of the instance's, or what torch has computed of such and of numbers alone, at once: value
-    `number` of the instance (`captured.steps`). It is a constant where anything else takes it."""
+    `number` of the instance (`alike.steps`). It is a constant where anything else takes it."""
 
     __slots__ = ("number", "rec", "tensor", "watch")
     is_at_once = True

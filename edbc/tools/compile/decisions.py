@@ -11,7 +11,7 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
     by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,
     which are there to have none, all that have one node count as if there were always as many more.
-(5) Where half of the instances are alike others (`capture.captured.alike`), they are joined and not recorded: a node
+(5) Where half of the instances are alike others (`capture.alike.alike`), they are joined and not recorded: a node
     costs JOIN_US then, where there are no rows.
 (6) A batch that torch runs costs TORCH_US, and so does each node of a function of whole runs that torch runs.
 """
@@ -27,7 +27,7 @@ import numpy as np
 from torch import nn
 
 from edbc.base.pattern import Pattern
-from edbc.capture.captured.alike import Alike
+from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.vocabulary import Lexicon
 from edbc.capture.code.automatic import (
     JOIN_US,

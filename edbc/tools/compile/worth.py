@@ -2,7 +2,7 @@
 
 (1) Eager and batched execution of the training mini-batch take turns: forward, without gradients, in float32 on the
     CPU, in one thread, mini-batches recorded so often before that asking for lines is over. As these are the same every
-    time, instances are joined from records (`capture.captured.alike`) only if half of them are alike others among them.
+    time, instances are joined from records (`capture.alike.alike`) only if half of them are alike others among them.
     The *gain* is the median of eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it. One
     thread, because how many others have, and which other programs keep them waiting, is the machine's affair and not
     the plan's.

@@ -1,7 +1,7 @@
 """What forward computes of an instance's tensors and numbers alone, as steps that run again for other instances.
 
 Where instances are recorded, that is torch's at once, and nodes begin where parameters do. So it is where the record is
-to serve others (`captured.alike`): the calls are kept, and run for each of these.
+to serve others (`alike.alike`): the calls are kept, and run for each of these.
 
 Definitions.
 

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from edbc.capture.captured import alike
-from edbc.capture.captured.alike import MOST_ITEMS
-from edbc.capture.captured.steps import Step, written
+from edbc.capture.alike import alike
+from edbc.capture.alike.reading import MOST_ITEMS, read
+from edbc.capture.alike.steps import Step, written
 from edbc.errors import EdbcError, StaleError
 
 SIZE = 4
@@ -244,7 +244,7 @@ def test_one_tensor_twice_is_not_two_equal_ones() -> None:
 
 def test_equal_plain_values_of_other_kinds_are_other_keys() -> None:
     """1, 1.0 and True are equal, 0.0 and -0.0 too."""
-    alike = of_net(seeded(Makes), vector).alike
+    net = of_net(seeded(Makes), vector)
     keys = []
     nests: list[Any] = [[(1, 2), (3, 4)], [[1, 2], [3, 4]], ([1, 2], [3, 4]), ((1, 2), (3, 4)), [(1, 2), [3, 4]]]
     nests += [[(1.0, 2.0), (3.0, 4.0)], [(1.0, 2), (3, 4)], [(1, 2, 3), (4,)], [(1,), (2, 3, 4)], [(1, 2), (3,), (4,)]]
@@ -258,22 +258,24 @@ def test_equal_plain_values_of_other_kinds_are_other_keys() -> None:
         [[(1, 2), (3, 4)]],
         [(1, 2, 3, 4)],
     ]
-    for item in (1, 1.0, True, "1", None, 0.0, -0.0, [1], (1,), [1.0], [0.0], [-0.0], [1, 1.0], *nests):
-        read = alike._read({"x": item})
-        alike._asked.add(read.pattern, tuple(range(len(read.numbers))))
-        keys.append(alike._key(read))
+    items = [1, 1.0, True, "1", None, 0.0, -0.0, [1], (1,), [1.0], [0.0], [-0.0], [1, 1.0], *nests]
+    for item in items:
+        column = read([{"x": item}], net.view.fields_of)
+        numbers = column.numbers or [()]
+        keys.append((column.patterns[0], *map(repr, numbers[0])))
 
     assert len(set(keys)) == len(keys)
 
 
 def test_pairs_of_numbers_are_told_in_all() -> None:
     """A list of edges is a few parts of a pattern, however long, and as many of them as an instance may have."""
-    alike = of_net(seeded(Makes), vector).alike
+    fields = of_net(seeded(Makes), vector).view.fields_of
     few, many = ([(i, i + 1) for i in range(count)] for count in (2, MOST_ITEMS // 2))
 
-    assert len(alike._read({"x": few}).pattern) == len(alike._read({"x": many}).pattern)
-    assert alike._read({"x": many}).numbers == [number for edge in many for number in edge]
-    assert alike._read({"x": [*many, (0, 0)]}) is None
+    column = read([{"x": few}, {"x": many}, {"x": [*many, (0, 0)]}], fields)
+    assert len(column.patterns[0][1][1]) == len(column.patterns[1][1][1])
+    assert column.numbers[1] == [number for edge in many for number in edge]
+    assert column.patterns[2] is None
 
 
 class Pops(OfOne):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from edbc.capture.captured import steps
-from edbc.capture.captured.steps import OfNumbers, Place, Step, written
+from edbc.capture.alike import steps
+from edbc.capture.alike.steps import OfNumbers, Place, Step, written
 from edbc.capture.record.table import Hole
 from edbc.capture.standins.told import Fill, Write
 

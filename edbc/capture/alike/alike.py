@@ -6,14 +6,11 @@ other constants: nobody has to promise it, as `captured.structurecache` needs.
 
 Definitions.
 
-(1) A *leaf* is a tensor or array of floating numbers in an instance. Forward gets a stand-in for it, which it can
-    compute with, but not read. Integers, in tensors and arrays too, and floats are stand-ins (`standins.told`), by
-    which it can look up rows of parameters and multiply, and which it can make tensors of.
-(2) An instance is *keyed* when it is a nest of tuples, lists, dicts and objects (`code.closed.Closed.fields`) of
-    leaves, integers, floats and plain values. Its *pattern* says all of that but for the numbers, and of a leaf its
-    shape, its dtype, and which earlier one it is. Its *key* is its pattern, with the numbers that forward wants to
-    know: which these are is found out by trying, where an attribute, key or place in a tuple leads to one in all
-    patterns at once.
+(1) Leaves, numbers, and the patterns of instances that are keyed: `alike.reading`. Forward gets a stand-in for a leaf,
+    which it can compute with, but not read. Numbers are stand-ins too (`standins.told`), by which it can look up rows
+    of parameters and multiply, and which it can make tensors of.
+(2) The *key* of an instance is its pattern, with the numbers that forward wants to know: which these are is found out
+    by trying, where an attribute, key or place in a tuple leads to one in all patterns at once.
 (3) A *mould* is what the first instance of a key has added: a part (`captured.joining.Part`), where the rows that it
     looks up and its constants are told by the places of numbers and leaves.
 
@@ -22,14 +19,14 @@ or dict of the instance, or where what it returns has no text (`captured.nesttex
 When few instances have turned out to be alike, no other is looked at.
 
 What forward computes of leaves and numbers alone is torch's at once, as where instances are recorded
-(`captured.steps`): what is taken from a mould has the nodes and constants of a recording, and its bits.
+(`alike.steps`): what is taken from a mould has the nodes and constants of a recording, and its bits.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -38,12 +35,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.base.graph import ValueClass
 from edbc.base.kept import Kept
+from edbc.capture.alike.reading import FLOATS, Column, names, read, tensor_of_array
+from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Values, needed, written
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
 from edbc.capture.captured.nesttext import text_of
-from edbc.capture.captured.steps import Memory, OfNumbers, Runs, Steps, Values, needed, written
 from edbc.capture.captured.vocabulary import Lexicon, Nest
 from edbc.capture.forward.build import Capture
 from edbc.capture.ragged.program import CannotKeep
@@ -51,9 +48,8 @@ from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.semantics import rules
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.nests import is_named
 from edbc.capture.standins.shown import Shown
-from edbc.capture.standins.standin import PLAIN, Rows, Shared, Value, torch_dtype
+from edbc.capture.standins.standin import Rows, Shared, Value, torch_dtype
 from edbc.capture.standins.told import (
     NUMBERS,
     Array,
@@ -72,13 +68,7 @@ from edbc.capture.standins.told import (
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
 
-DEEPEST = 8
-"""Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
-MOST_ITEMS = 512
-"""Items of its nests."""
 MOST_MOULDS = 1024
-MOST_LEAVES = 64
-"""Of one instance."""
 NAMED = 1 << 30
 """From here on a row stands for an integer of the instance: more rows than any table has."""
 FEW = 96
@@ -89,12 +79,6 @@ FAILED = 1
 """Instances that an attempt which fails counts as."""
 
 _FAILED = object()
-_KEYS = frozenset((int, str))
-_TUPLES, _LISTS, _INTEGERS, _REALS = {tuple}, {list}, {int}, {float}
-_STRIDED = torch.strided
-_NOT_TORCHS = frozenset(("f16", "u2", "u4", "u8"))
-_FLOATS = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
-_NUMBERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 
 
 class Mould(NamedTuple):
@@ -104,8 +88,9 @@ class Mould(NamedTuple):
     """As a captured instance's (`captured.joining.Part`)."""
     words: bytes
     nest: Nest
-    constants: Sequence[tuple[int, Runs | list[Any]]]
-    """By source, runs of leaves; or each as the number of a value (`captured.steps`), by numbers, or as it is."""
+    constants: Sequence[tuple[int, Runs | tuple[int, ...] | list[Any]]]
+    """By source, runs of leaves; the numbers of values (`alike.steps`); or some so, and others by numbers of the
+    instance, or as they are."""
     values: Values | None
     """What makes those, where steps do."""
     at: list[int]
@@ -117,9 +102,21 @@ class Mould(NamedTuple):
 class Read(NamedTuple):
     """An instance."""
 
-    pattern: tuple[Any, ...]
-    leaves: list[torch.Tensor]
-    numbers: list[Any]
+    pattern: Any
+    leaves: Sequence[torch.Tensor]
+    numbers: Sequence[Any]
+
+
+class Pattern(NamedTuple):
+    """A pattern that came before."""
+
+    number: int
+    asked: tuple[int, ...]
+    """The places of numbers that are part of the key."""
+
+    def key(self, numbers: Sequence[Any]) -> Any:
+        """Definition (2), of an instance with these."""
+        return (self.number, *[_told(numbers[place]) for place in self.asked]) if self.asked else self.number
 
 
 class Alike:
@@ -132,15 +129,15 @@ class Alike:
         self._view, self._lexicon, self._lease, self._takes_new = view, lexicon, lease, takes_new
         self._leased: tuple[nn.Module, Recorder] | None = None
         self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
-        self._asked: Kept[Any, tuple[int, ...]] = Kept(MOST_MOULDS)
-        """By pattern, the integers that are part of the key."""
+        self._patterns: Kept[Any, Pattern] = Kept(MOST_MOULDS)
+        self._serial = itertools.count()
         self.looked = self.found = 0
         self._num_types = len(lexicon.table.types)
         self._wanted: set[int] = set()
         """The numbers that the last attempt looked at, of its instance `_asker`."""
         self._asker = 0
         self._names: set[Any] = set()
-        """Numbers that are asked for in all patterns; see `_names`."""
+        """Numbers that are asked for in all patterns; see `names`."""
         self._lock = threading.Lock()
 
     @property
@@ -155,64 +152,79 @@ class Alike:
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""
-        read: list[Any] = [self._read(instance) for instance in instances]
+        column = read(instances, self._view.fields_of)
         self.looked += len(instances)
-        if None in read:
+        if None in column.patterns:
             return None
-        moulds: list[Any] = [self._moulds.get(self._key(of), NotImplemented) for of in read]
+        moulds: list[Any] = [*map(self._moulds.get, self._keys(column), itertools.repeat(NotImplemented))]
         num_new = 0
         if NotImplemented in moulds:
-            num_new = self._learn(read, instances)
-            moulds = [self._moulds.get(self._key(of)) for of in read]
+            num_new = self._learn(_each(column), instances)
+            moulds = [*map(self._moulds.get, self._keys(column))]
         if None in moulds:
             return None
-        found = self._capture(moulds, read)
+        nothing = [()] * len(instances)
+        found = self._capture(moulds, column.leaves or nothing, column.numbers or nothing)
         self.found += len(instances) - num_new
         return found
 
-    def _read(self, instance: Any) -> Read | None:
-        leaves: list[torch.Tensor] = []  # `list[torch.Tensor]()` takes a microsecond
-        numbers: list[Any] = []
-        parts: list[Any] = [torch.get_default_dtype()]
-        keyed = _is_keyed(instance, parts, leaves, numbers, self._view, DEEPEST)
-        return Read(tuple(parts), leaves, numbers) if keyed else None
+    def _keys(self, column: Column) -> list[Any]:
+        """Definition (2), of each instance; None for one whose pattern is new."""
+        known = [*map(self._patterns.get, column.patterns)]
+        if None in known or column.numbers is None or any(of.asked for of in known):  # type: ignore[union-attr]
+            numbers = column.numbers or itertools.repeat(())
+            return [of and of.key(own) for of, own in zip(known, numbers, strict=False)]
+        return [of.number for of in known]  # type: ignore[union-attr]
 
-    def _key(self, read: Read) -> Any:
-        asked = self._asked.get(read.pattern)
-        return read.pattern if asked is None else (read.pattern, *[_told(read.numbers[place]) for place in asked])
+    def _key(self, of: Read) -> Any:
+        return self._keys(Column([of.pattern], None, [of.numbers]))[0]
 
-    def _capture(self, moulds: Sequence[Mould], read: Sequence[Read]) -> Capture | None:
+    def _ask(self, pattern: Any, places: Iterable[int]) -> None:
+        """From now on the numbers in these places are part of the keys of a pattern's instances."""
+        self._patterns.add(pattern, Pattern(next(self._serial), tuple(sorted(places))))
+
+    def _asked(self, pattern: Any) -> tuple[int, ...]:
+        known = self._patterns.get(pattern)
+        return () if known is None else known.asked
+
+    def _capture(self, moulds: Sequence[Mould], leaves: Sequence[Any], numbers: Sequence[Any]) -> Capture | None:
         try:
-            constants = self._constants(moulds, read)
+            constants = self._constants(moulds, leaves, numbers)
         except (IndexError, OverflowError, ValueError, RuntimeError):  # which the code is to raise where it has it too
             return None
         structures = (*[mould.structure for mould in moulds],)
-        words = partial(_words_of, moulds, read)
+        words = partial(_words_of, moulds, numbers)
         try:
             return joined_alike(self._lexicon, structures, words, [mould.nest for mould in moulds], constants)
         except _NoRow:
             return None
 
-    def _constants(self, moulds: Sequence[Mould], read: Sequence[Read]) -> dict[int, torch.Tensor]:
+    def _constants(self, moulds: Sequence[Mould], leaves: Sequence[Any],
+                   numbers: Sequence[Any]) -> dict[int, torch.Tensor]:  # fmt: skip
         """By source. Raises what torch raises for numbers that are no indices, say."""
-        parts: dict[int, list[tuple[int, Any]]] = {}
+        pools: dict[int, list[Any]] = {}
+        others: set[int] = set()
         for number, mould in enumerate(moulds):
+            values = leaves[number] if mould.values is None else mould.values(leaves[number], numbers[number])
             for source, items in mould.constants:
-                parts.setdefault(source, []).append((number, items))
-        memory, sources = Memory([of.leaves for of in read]), self._lexicon.table.sources
-        values = [of.leaves if mould.values is None else mould.values(of.leaves, of.numbers)
-                  for mould, of in zip(moulds, read, strict=True)]  # fmt: skip
-        constants = {}
-        for source, pool in parts.items():
+                pool = pools.get(source)
+                if pool is None:
+                    pool = pools[source] = []
+                if type(items) is tuple:
+                    pool += [values[item] for item in items]  # type: ignore[index]
+                else:
+                    others.add(source)
+                    pool.append(_Others(number, values, items))
+        sources, memory, constants = self._lexicon.table.sources, Memory(leaves), {}
+        for source, pool in pools.items():
             value_class = sources[source].value_class
-            if all(type(items) is Runs for _, items in pool):
-                shape, dtype = torch.Size(value_class.shape), torch_dtype(value_class.dtype)
-                constants[source] = memory.rows(dtype, pool, shape)
-                continue
-            found: list[Any] = []
-            for number, items in pool:
-                found += _of_instance(items, values[number], read[number].numbers, value_class)
-            constants[source] = _stacked(found, value_class)
+            shape, dtype = value_class.shape, torch_dtype(value_class.dtype)
+            if source not in others:
+                constants[source] = _stacked(pool, shape, dtype)
+            elif all(type(of) is _Others and type(of.items) is Runs for of in pool):
+                constants[source] = memory.rows(dtype, [(of.number, of.items) for of in pool], torch.Size(shape))
+            else:
+                constants[source] = _put_together(pool, numbers, shape, dtype)
         return constants
 
     # --- the first of a key ------------------------------------------------------------------------------------------
@@ -240,21 +252,22 @@ class Alike:
         """The first instance of each key that is unknown."""
         found: dict[Any, tuple[Read, Any]] = {}
         for of, instance in zip(read, instances, strict=True):
-            if self._names and of.pattern not in self._asked:
-                names = [*_names(instance, self._view)]
-                self._asked.add(of.pattern, tuple(i for i, name in enumerate(names) if name in self._names))
-            if self._key(of) not in self._moulds:
-                found.setdefault(self._key(of), (of, instance))
+            if of.pattern not in self._patterns:
+                named = [*names(instance, self._view.fields_of)] if self._names else ()
+                self._ask(of.pattern, [i for i, name in enumerate(named) if name in self._names])
+            key = self._key(of)
+            if key not in self._moulds:
+                found.setdefault(key, (of, instance))
         return found
 
     def _ask_by_name(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
         """Let what the last attempt looked at be told in all patterns that have a number of its name. False where it
         has none, or that is known."""
-        names = [*_names(firsts[self._asker][1], self._view)]
-        new = {names[place] for place in self._wanted} - self._names - {None}
+        named = [*names(firsts[self._asker][1], self._view.fields_of)]
+        new = {named[place] for place in self._wanted} - self._names - {None}
         self._names |= new
         for of, _ in firsts if new else ():
-            self._asked.pop(of.pattern, None)
+            self._patterns.pop(of.pattern, None)
         return bool(new)
 
     def _learn_one(self, of: Read, instance: Any) -> None:
@@ -264,7 +277,7 @@ class Alike:
             if self._try([(of, instance)]):
                 return
             wanted = every if asks_all else self._wanted or every
-            self._asked.add(of.pattern, tuple(sorted({*self._asked.get(of.pattern, ()), *wanted})))
+            self._ask(of.pattern, {*self._asked(of.pattern), *wanted})
             if not every:
                 break
         if not every or not self._try([(of, instance)]):
@@ -276,7 +289,7 @@ class Alike:
         if self._leased is None:
             self._leased = self._lease()
         shadow, recorder = self._leased
-        shows = _Shows(recorder, [(of, self._asked.get(of.pattern, ())) for of, _ in firsts])
+        shows = _Shows(recorder, [(of, self._asked(of.pattern)) for of, _ in firsts])
         recorder.shows, recorder.captures = shows, True
         try:
             parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
@@ -308,11 +321,18 @@ class Alike:
         at = [int(i) for i in first + np.flatnonzero(words[first:] >= NAMED)]
         named = [shows.named[words[i] - NAMED] for i in at]
         constants = [(source, _as_runs(items, steps)) for source, items in constants]
-        wanted = {item for _, items in constants if type(items) is list for item in items if type(item) is int}
+        wanted = {item for _, items in constants if type(items) is not Runs for item in items if type(item) is int}
         structure, own = number_of_structure(self._lexicon, part.words, text), needed(steps.steps, wanted)
         values = written(own, steps.num_leaves) if own else None
         return Mould(structure, part.words, self._lexicon.nest(text), constants, values, at, [p for p, _ in named],
                      [rows for _, rows in named])  # fmt: skip
+
+
+def _each(column: Column) -> list[Read]:
+    """Its instances one by one."""
+    nothing = itertools.repeat(())
+    each = zip(column.patterns, column.leaves or nothing, column.numbers or nothing, strict=False)
+    return [*map(Read._make, each)]
 
 
 def _told(number: float) -> Any:
@@ -320,42 +340,60 @@ def _told(number: float) -> Any:
     return repr(number) if type(number) is float else number
 
 
-def _as_runs(items: list[Any], steps: Steps) -> Runs | list[Any]:
+def _as_runs(items: list[Any], steps: Steps) -> Runs | tuple[int, ...] | list[Any]:
     """Constants of one source, as runs where all are and not all are leaves: these stand one by one already."""
-    runs = [steps.run_of(item) if type(item) is int else None for item in items]
-    if None in runs or all(item < steps.num_leaves for item in items):
+    if any(type(item) is not int for item in items):
         return items
+    runs = [steps.run_of(item) for item in items]
+    if None in runs or all(item < steps.num_leaves for item in items):
+        return tuple(items)
     return Runs.of(runs, steps.values[: steps.num_leaves])  # type: ignore[arg-type]
 
 
-def _of_instance(items: Any, values: Any, numbers: Sequence[Any], value_class: ValueClass) -> list[Any]:
-    """An instance's constants of one source, as `_stacked` takes them."""
-    if type(items) is Runs:
-        return items.each(values, torch.Size(value_class.shape))
+class _Others(NamedTuple):
+    """An instance's constants of one source that are not all values, and its values."""
+
+    number: int
+    values: Any
+    items: Any
+
+
+def _put_together(pool: Sequence[Any], numbers: Sequence[Any], shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Constants of one source, values and others of this shape and dtype."""
     found: list[Any] = []
-    for item in items:
-        kind = type(item)
-        if kind is int:
-            item = values[item]
-        elif kind is not torch.Tensor:
-            item = item.of(numbers) if kind is OfNumbers else (item, numbers)
-        found.append(item)
-    return found
-
-
-def _stacked(pool: list[Any], value_class: ValueClass) -> torch.Tensor:
-    """Constants of this class, some of which are the numbers in them, or told by these (`told.Fill`)."""
-    kinds, shape, dtype = set(map(type, pool)), value_class.shape, torch_dtype(value_class.dtype)
+    for of in pool:
+        if type(of) is not _Others:
+            found.append(of)
+        elif type(of.items) is Runs:
+            found += of.items.each(of.values, torch.Size(shape))
+        else:
+            found += [_of_instance(item, of.values, numbers[of.number]) for item in of.items]
+    kinds = set(map(type, found))
     if kinds == {list}:
-        return torch.tensor(pool, dtype=dtype).view(len(pool), *shape)
+        return torch.tensor(found, dtype=dtype).view(len(found), *shape)
     if kinds == {tuple}:
-        return torch.from_numpy(filled(pool))
-    for i, item in enumerate(pool):
+        return torch.from_numpy(filled(found))
+    for i, item in enumerate(found):
         if type(item) is list:
-            pool[i] = torch.tensor(item, dtype=dtype).view(shape)
+            found[i] = torch.tensor(item, dtype=dtype).view(shape)
         elif type(item) is tuple:
-            pool[i] = torch.from_numpy(filled([item])[0])
-    found = torch.stack(pool)
+            found[i] = torch.from_numpy(filled([item])[0])
+    return _stacked(found, shape, dtype)
+
+
+def _of_instance(item: Any, values: Any, numbers: Sequence[Any]) -> Any:
+    """One of them: a tensor, the numbers in it, or by what numbers it is filled (`told.Fill`)."""
+    kind = type(item)
+    if kind is int:
+        return values[item]
+    if kind is torch.Tensor:
+        return item
+    return item.of(numbers) if kind is OfNumbers else (item, numbers)
+
+
+def _stacked(pool: Sequence[torch.Tensor], shape: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Constants of this class. Raises ValueError where they are of another."""
+    found = torch.stack(pool)  # type: ignore[arg-type]
     if found.shape[1:] != shape or found.dtype is not dtype:
         raise ValueError
     return found
@@ -365,14 +403,13 @@ class _NoRow(Exception):
     """An instance looks up what its table does not have."""
 
 
-def _words_of(moulds: Sequence[Mould], read: Sequence[Read]) -> Words:
+def _words_of(moulds: Sequence[Mould], of_instances: Sequence[Sequence[Any]]) -> Words:
     """The words of all, with the rows that instances look up where they stand. Raises _NoRow."""
     words = np.frombuffer(b"".join([mould.words for mould in moulds]), WORD)
     if not any(mould.at for mould in moulds):
         return words
     begin, at, values, rows = 0, list[int](), list[int](), list[int]()
-    for mould, of in zip(moulds, read, strict=True):
-        numbers = of.numbers
+    for mould, numbers in zip(moulds, of_instances, strict=True):
         at += [begin + place for place in mould.at]
         values += [numbers[place] for place in mould.places]
         rows += mould.rows
@@ -509,8 +546,8 @@ class _Shown(Shown):
 
     def of_array(self, item: np.ndarray) -> Any:
         """See Shown. A leaf of its memory."""
-        tensor = _tensor_of(item)
-        if tensor is None or (tensor.dtype is not torch.int64 and tensor.dtype not in _FLOATS):
+        tensor = tensor_of_array(item)
+        if tensor is None or (tensor.dtype is not torch.int64 and tensor.dtype not in FLOATS):
             return item
         if tensor.dtype is not torch.int64:
             leaves = self.watch.read[self.rec.instance][0].leaves
@@ -529,109 +566,5 @@ class _Shown(Shown):
         return value if self.place - 1 in self.asked else Real(self.rec, self.watch, self.place - 1, value)
 
 
-def _is_keyed(item: Any, parts: list[Any], leaves: list[torch.Tensor], numbers: list[Any], view: ModelView,
-              depth: int) -> bool:  # fmt: skip
-    """Append what tells one item from others, each kind of which begins in its own way, its leaves, and its integers;
-    definition (2)."""
-    kind = type(item)
-    if kind is torch.Tensor:
-        return _is_keyed_tensor(item, parts, leaves, numbers)
-    if kind is np.ndarray:
-        parts.append(kind)
-        tensor = _tensor_of(item)
-        return tensor is not None and _is_keyed_tensor(tensor, parts, leaves, numbers)
-    if kind is int or kind is float:
-        parts.append(kind)
-        numbers.append(item)
-        return True
-    if kind in PLAIN:
-        parts += kind, item
-        return True
-    if kind is dict:
-        kinds = set(map(type, item))
-        if len(kinds) > 1 or not kinds <= _KEYS:
-            return False
-        parts += kind, len(item), *kinds, *item
-        items: Any = item.values()
-    elif kind is tuple or kind is list or is_named(kind):  # type: ignore[arg-type]
-        items = item
-        kinds = set(map(type, item))
-        if len(kinds) == 1 and (kinds <= PLAIN or float in kinds):
-            if int in kinds or float in kinds:
-                parts += kind, *kinds, len(item)
-                numbers += item
-            else:
-                parts += kind, *kinds, tuple(item)
-            return len(item) <= MOST_ITEMS
-        if kinds in (_TUPLES, _LISTS):  # edges, or rows of numbers
-            inner = set(map(type, itertools.chain.from_iterable(item)))
-            if inner in (_INTEGERS, _REALS):
-                parts += kind, *kinds, *inner, (*map(len, item),)
-                first = len(numbers)
-                numbers += itertools.chain.from_iterable(item)
-                return len(numbers) - first <= MOST_ITEMS
-        parts += kind, len(item)
-    else:
-        fields = view.fields_of(kind)
-        if fields is None:
-            return False
-        of_object = {name: value for name, value in vars(item).items() if name in fields}
-        parts += kind, len(of_object), *of_object
-        items = of_object.values()
-    if not depth or len(parts) > MOST_ITEMS:
-        return False
-    return all(_is_keyed(part, parts, leaves, numbers, view, depth - 1) for part in items)
-
-
-def _names(item: Any, view: ModelView, name: tuple[Any, ...] | None = ()) -> Iterator[tuple[Any, ...] | None]:
-    """Names of the numbers in an instance, in their order: the attributes, keys and places in tuples that lead to each;
-    None for those in lists and tensors."""
-    kind, fields = type(item), None
-    if kind is int or kind is float:
-        yield name
-    elif kind is torch.Tensor or kind is np.ndarray:
-        yield from [None] * (torch.as_tensor(item).numel() if item.dtype in (torch.int64, np.int64) else 0)
-    elif kind is list:
-        for part in item:
-            yield from _names(part, view, None)
-    elif kind is dict or issubclass(kind, tuple) or (fields := view.fields_of(kind)) is not None:
-        of_names = item if kind is dict else vars(item) if fields is not None else None
-        for key, part in enumerate(item) if of_names is None else of_names.items():
-            if fields is None or key in fields:
-                yield from _names(part, view, None if name is None else (*name, key))
-
-
-def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
-    """Of an array's memory; None where torch has none without a warning."""
-    flags = array.flags
-    is_known = flags.c_contiguous and flags.writeable and array.dtype.isnative and array.dtype.kind in "fiub"
-    return torch.from_numpy(array) if is_known and array.dtype.str[1:] not in _NOT_TORCHS else None
-
-
 def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.data_ptr(), one.shape, one.dtype) == (other.data_ptr(), other.shape, other.dtype)
-
-
-def _is_keyed_tensor(item: torch.Tensor, parts: list[Any], leaves: list[torch.Tensor], numbers: list[Any]) -> bool:
-    dtype = item.dtype
-    if item.requires_grad or item.layout is not _STRIDED or not item.is_cpu or item.is_nested:
-        return False
-    if dtype in _FLOATS:
-        if leaves:
-            for i, leaf in enumerate(leaves):
-                if leaf is item:
-                    parts += torch.Tensor, i
-                    return True
-        parts += dtype, item.shape
-        if not item.is_contiguous():
-            parts.append(item.stride())
-        leaves.append(item)
-        return len(leaves) <= MOST_LEAVES
-    if dtype not in _NUMBERS or item.numel() > MOST_ITEMS:
-        return False
-    parts += dtype, item.shape
-    if dtype is torch.int64:
-        numbers += item.flatten().tolist()
-    else:
-        parts.append(item.numpy().tobytes())
-    return True
