@@ -828,7 +828,8 @@ class Recorder:
     def note_size(self, size: int, row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> None:
         """Where sizes are asked for, note one (`capture.ragged`)."""
         if self.sizes is not None:
-            self.sizes.setdefault(ragged_class(row_shape, dtype, at), set()).add(size)
+            shape = (*row_shape[:at], size, *row_shape[at:])
+            self.sizes.setdefault((dtype, shape), set()).add(at)
 
     def note_sizes(self, tensor: torch.Tensor) -> None:
         """Those of a tensor of the instance's; of masks and indices the leading one."""
