@@ -110,7 +110,7 @@ class Memo(dict[int, Any]):
                 continue
             seen.add(id(item))
             if isinstance(item, torch.Tensor):
-                if not item.is_leaf:
+                if not isinstance(item, Symbol) and not item.is_leaf:
                     self[id(item)] = item.detach().clone()
             elif isinstance(item, dict):
                 stack.extend(item.values())
@@ -157,7 +157,7 @@ def _closes_over_state(item: Any, seen: set[int]) -> bool:
         return False
     seen.add(id(item))
     if isinstance(item, nn.Module | torch.Tensor):
-        return True
+        return not isinstance(item, Symbol)
     if isinstance(item, dict):
         held: Any = item.values()
     elif isinstance(item, list | tuple | set | frozenset):
