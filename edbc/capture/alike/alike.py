@@ -131,6 +131,8 @@ class Alike:
         self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
         self._patterns: Kept[Any, Pattern] = Kept(MOST_MOULDS)
         self._serial = itertools.count()
+        self._tells_masks = False
+        """Whether an attempt has failed for what forward does with masks: they are part of patterns then."""
         self.looked = self.found = 0
         self._num_types = len(lexicon.table.types)
         self._wanted: set[int] = set()
@@ -152,7 +154,8 @@ class Alike:
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""
-        column = read(instances, self._view.fields_of)
+        tells_masks = self._tells_masks
+        column = read(instances, self._view.fields_of, not tells_masks)
         self.looked += len(instances)
         if None in column.patterns:
             return None
@@ -160,6 +163,9 @@ class Alike:
         num_new = 0
         if NotImplemented in moulds:
             num_new = self._learn(_each(column), instances)
+            if self._tells_masks and not tells_masks:
+                self.looked -= len(instances)
+                return self.capture(instances)
             moulds = [*map(self._moulds.get, self._keys(column))]
         if None in moulds:
             return None
@@ -236,7 +242,7 @@ class Alike:
             for _ in range(TOGETHER):
                 firsts = self._firsts(read, instances)
                 count = max(count, len(firsts))
-                if not firsts or self._try(list(firsts.values())):
+                if not firsts or self._try(list(firsts.values())) or self._tell_masks(firsts.values()):
                     return count
                 if not self._ask_by_name(list(firsts.values())):
                     break
@@ -245,6 +251,10 @@ class Alike:
                 for of, instance in firsts.values():
                     if self.pays and self._key(of) not in self._moulds:
                         self._learn_one(of, instance)
+                        if self._moulds.get(self._key(of), NotImplemented) is None and self._tell_masks(
+                            [(of, instance)]
+                        ):
+                            return count
                 firsts = self._firsts(read, instances)
             return count + len(firsts)
 
@@ -259,6 +269,12 @@ class Alike:
             if key not in self._moulds:
                 found.setdefault(key, (of, instance))
         return found
+
+    def _tell_masks(self, firsts: Iterable[tuple[Read, Any]]) -> bool:
+        """Let masks be part of patterns, where the last attempt has failed with some for nothing else that is known."""
+        new = not self._tells_masks and not self._wanted
+        self._tells_masks |= new and any(leaf.dtype is torch.bool for of, _ in firsts for leaf in of.leaves)
+        return new and self._tells_masks
 
     def _ask_by_name(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
         """Let what the last attempt looked at be told in all patterns that have a number of its name. False where it
@@ -297,6 +313,9 @@ class Alike:
         except (CannotKeep, Exception):
             moulds = None
         self._wanted, self._asker = shows.asked, shows.asker
+        if shows.moved and recorder.before_books is not None:  # once: code runs as it is written from now on
+            recorder.keep_books()
+            return self._try(firsts)
         if recorder.keeps_books or recorder.reads:
             self._leased = moulds = None
         if moulds is not None and not self._takes_new and any(map(self._has_new, moulds)):
@@ -439,6 +458,8 @@ class _Shows:
         self.asked: set[int] = set()
         self.asker = 0
         """What the instance of this number was asked for."""
+        self.moved = False
+        """Whether a tensor was changed in place that nobody knows to be alone, in code that may be moved."""
 
     def forward_of(self, shadow: nn.Module) -> Callable[[Any], Any]:
         """`forward`, of instances with stand-ins."""
@@ -451,6 +472,7 @@ class _Shows:
             try:
                 result = shadow.forward(shown.of(instance))
             except (Exception, MustKeepBooks, CannotKeep) as error:
+                self.moved |= isinstance(error, MustKeepBooks)
                 clear_frames(error.__traceback__)
             if result is _FAILED:  # with no stand-in and no context: nobody is to look for these, or for the reason
                 del shown

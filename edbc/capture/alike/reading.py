@@ -2,8 +2,9 @@
 
 Definitions.
 
-(1) A *leaf* is a tensor or array of floating numbers in an instance. *Numbers* are its integers, those in tensors and
-    arrays of 64-bit integers too, and its floats.
+(1) A *leaf* is a tensor or array of floating numbers in an instance, or a mask: a tensor of truth values. *Numbers* are
+    its integers, those in tensors and arrays of 64-bit integers too, and its floats. Where it is told so, masks are no
+    leaves but plain values.
 (2) An instance is *keyed* when it is a nest of tuples, lists, dicts and objects (`code.closed.Closed.fields`) of
     leaves, numbers and plain values. Its *pattern* says all of that but for the numbers, and of a leaf its shape, its
     dtype, and which earlier one it is.
@@ -59,9 +60,10 @@ class Column(NamedTuple):
     """The same, in the order of the items' parts."""
 
 
-def read(instances: Sequence[Any], fields: Fields) -> Column:
+def read(instances: Sequence[Any], fields: Fields, leaves_masks: bool = True) -> Column:
     """The instances of a mini-batch; each leaf of one once. Linear in the items of their nests."""
-    found = _Reader(fields, MOST_ITEMS * max(len(instances), 1)).column(instances, DEEPEST)
+    leaf_dtypes = FLOATS | {torch.bool} if leaves_masks else FLOATS
+    found = _Reader(fields, MOST_ITEMS * max(len(instances), 1), leaf_dtypes).column(instances, DEEPEST)
     dtype, leaves, numbers = torch.get_default_dtype(), found.leaves, found.numbers
     patterns: Any = [*zip(itertools.repeat(dtype), found.patterns, strict=False)]
     if None in found.patterns:
@@ -89,8 +91,8 @@ def _with_each_once(pattern: Any, leaves: Sequence[torch.Tensor]) -> tuple[Any, 
 class _Reader:
     """Columns of one mini-batch; one with more than `most` items is not keyed."""
 
-    def __init__(self, fields: Fields, most: int):
-        self.fields, self.most = fields, most
+    def __init__(self, fields: Fields, most: int, leaf_dtypes: frozenset[torch.dtype]):
+        self.fields, self.most, self.leaf_dtypes = fields, most, leaf_dtypes
 
     def column(self, items: Sequence[Any], depth: int) -> Column:
         """Any items. Each kind of pattern begins in its own way."""
@@ -102,7 +104,7 @@ class _Reader:
     def of_kind(self, kind: type, items: Sequence[Any], depth: int) -> Column:
         """Items of one class."""
         if kind is _TENSOR:
-            return _tensors(items)
+            return _tensors(items, self.leaf_dtypes)
         if kind is int or kind is float:
             return Column([kind] * len(items), None, [*zip(items)])
         if kind in PLAIN:
@@ -239,16 +241,16 @@ def _together(columns: Sequence[Sequence[Sequence[Any]]]) -> Sequence[Sequence[A
     return [*map(_chained, zip(*columns, strict=True))] if len(columns) > 1 else columns[0] if columns else None
 
 
-def _tensors(items: Sequence[torch.Tensor]) -> Column:
+def _tensors(items: Sequence[torch.Tensor], leaf_dtypes: frozenset[torch.dtype]) -> Column:
     """Leaves, and tensors of integers; what is neither is not keyed."""
     dtypes = [*map(_dtype, items)]
     kinds = {*dtypes}
     is_plain = all(map(_is_cpu, items)) and {*map(_layout, items)} == _STRIDED
     if not is_plain or len(kinds) > 1 or any(map(_is_nested, items)) or any(map(_requires_grad, items)):
-        return _by_group(items, [*map(_facts, items)], _tensors)
+        return _by_group(items, [*map(_facts, items)], lambda of: _tensors(of, leaf_dtypes))
     (dtype,) = kinds
     patterns: list[Any] = [*zip(dtypes, map(_shape, items), strict=True)]
-    if dtype in FLOATS:
+    if dtype in leaf_dtypes:
         if not all(map(_TENSOR.is_contiguous, items)):
             patterns = [
                 of if item.is_contiguous() else (*of, item.stride()) for of, item in zip(patterns, items, strict=True)
@@ -269,7 +271,7 @@ def _arrays(items: Sequence[np.ndarray]) -> Column:
     tensors = [*map(tensor_of_array, items)]
     if any(tensor is None for tensor in tensors):
         return _by_group(items, [tensor is None for tensor in tensors], _arrays)
-    found = _tensors(tensors)  # type: ignore[arg-type]
+    found = _tensors(tensors, FLOATS)  # type: ignore[arg-type]
     return found._replace(patterns=[pattern and (np.ndarray, *pattern) for pattern in found.patterns])
 
 

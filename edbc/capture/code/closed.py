@@ -37,6 +37,7 @@ import dis
 import functools
 import inspect
 import itertools
+import linecache
 import math
 import re
 import sys
@@ -648,21 +649,27 @@ class _Reading:
                     if not any(item is part for part in self.closed.model.modules()):
                         self.refuse(node, f"{text} holds a module that is none of the model's")
                     self.closed.require_module(item)
+                elif _is_users_function(item):
+                    self.closed.require_function(item, None)
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             is_known = found in _CLASSES or found.__module__.startswith("torch.distributions.")
             if not is_known and not is_named_tuple and not _holds_nothing(found):
                 self.refuse(node, f"{text} makes objects of a class")
         elif not only_computes(found):
-            if type(found) is not FunctionType or _is_torchs(found.__module__ or ""):
+            if not _is_users_function(found):
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
             self.closed.require_function(found, None)
 
 
 def _is_of_plain(found: Any) -> bool:
-    """Whether a dict or list holds what stays: plain values, modules, and functions of torch."""
-    stays = (isinstance(x, (nn.Module, *_PLAIN)) or only_computes(x) for x in _items(found))
+    """Whether a dict or list holds what stays: plain values, modules, and functions."""
+    stays = (isinstance(x, (nn.Module, *_PLAIN)) or only_computes(x) or _is_users_function(x) for x in _items(found))
     return len(found) <= MOST_ITEMS and all(stays)
+
+
+def _is_users_function(found: Any) -> bool:
+    return type(found) is FunctionType and not _is_torchs(found.__module__ or "")
 
 
 @functools.cache
@@ -748,7 +755,9 @@ def definition_of(function: Any) -> ast.FunctionDef | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _definition_of(function: Any, _code: CodeType) -> ast.FunctionDef | None:
+def _definition_of(function: Any, code: CodeType) -> ast.FunctionDef | None:
+    if code.co_name == "<lambda>":
+        return _definition_of_lambda(function, code)
     try:
         source = inspect.getsource(function)
         is_indented = source[:1].isspace()
@@ -759,6 +768,25 @@ def _definition_of(function: Any, _code: CodeType) -> ast.FunctionDef | None:
     if not isinstance(definition, ast.FunctionDef) or definition.name != function.__code__.co_name:
         return None
     return ast.increment_lineno(definition, function.__code__.co_firstlineno - 1 - is_indented)
+
+
+def _definition_of_lambda(function: Any, code: CodeType) -> ast.FunctionDef | None:
+    """The one that begins in its line, as a function that returns what it gives; None where there are several."""
+    tree = _tree_of("".join(linecache.getlines(code.co_filename, function.__globals__)))
+    nodes = ast.walk(tree) if tree is not None else ()
+    found = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    if len(found) != 1:
+        return None
+    value = ast.copy_location(ast.Return(found[0].body), found[0].body)
+    return ast.copy_location(ast.FunctionDef("<lambda>", found[0].args, [value], []), found[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _tree_of(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return None
 
 
 def _names(code: CodeType) -> Iterator[str]:

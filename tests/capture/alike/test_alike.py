@@ -278,6 +278,44 @@ def test_pairs_of_numbers_are_told_in_all() -> None:
     assert column.patterns[2] is None
 
 
+class ChangesInPlace(nn.Module):
+    """A straight line that is a cell, whose operations are moved, and changes of what nobody shares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.on = nn.Linear(SIZE, 2 * SIZE), nn.Linear(SIZE, 2 * SIZE)
+
+    def forward(self, rows: Any) -> Any:
+        h, states, total = torch.zeros(SIZE), torch.zeros(len(rows), SIZE), torch.zeros(SIZE)
+        for i, x in enumerate(rows):
+            gates = self.up(x)
+            gates += self.on(h)
+            z, n = gates.chunk(2)
+            h = torch.sigmoid(z) * h + (1 - torch.sigmoid(z)) * torch.tanh(n)
+            states[i] = h
+            total += h * h
+        return states.mean(0), total
+
+
+def test_changes_of_what_nobody_shares_are_alike() -> None:
+    """As where instances are recorded: code runs as it is written, and no books are kept of who shares memory."""
+
+    def rows(rng: Random) -> Any:
+        return vector(rng, rng.randrange(2, 4), SIZE)
+
+    net = bound(seeded(ChangesInPlace), drawn(rows, 0, 12), cells="auto", rows=None)
+    require_eager(net, drawn(rows, 1, 12))
+    assert any(":" in method for _, method in net.view.automatic.values())
+    require_eager(net, drawn(rows, 2, 12))
+    found = net.alike.found
+    require_eager(net, drawn(rows, 3, 12))
+
+    assert net.alike.found == found + 12
+    known = [*net.alike._moulds.values()]
+    assert len(known) == 2
+    assert None not in known
+
+
 class Pops(OfOne):
     def forward(self, rows: Any) -> Any:
         rows.append(rows[0])
@@ -988,3 +1026,72 @@ def test_arrays_are_leaves_and_integers(kind: str) -> None:
     require_eager(net, whole)
     assert kind not in ("from", "tensors", "double") or len([m for m in net.alike._moulds.values() if m]) == 2
     assert kind not in ("from", "tensors") or not net.alike.pays or net.alike.found == found + 6
+
+
+# --- masks ---------------------------------------------------------------------------------------------------------
+
+
+class Masks(OfOne):
+    """What forward may do with tensors of truth values, one use per kind."""
+
+    def forward(self, item: Any) -> Any:
+        h, mask, kind = self.up(item["x"]), item["mask"], item["kind"]
+        if kind == "chosen":
+            return torch.where(mask, h, item["x"])
+        if kind == "filled":
+            return h.masked_fill(~mask, -1.0).softmax(-1)
+        if kind == "numbers":
+            return h * mask.float() + (mask & item["other"]).to(h.dtype)
+        if kind == "returned":
+            return h, mask, [~mask]
+        if kind == "elements":
+            return sum((h * m.float() for m in mask), h)
+        if kind == "taken":
+            return h[mask].sum()
+        if kind == "counted":
+            return h.sum() / (1 + mask.sum())
+        if kind == "asked":
+            return h if mask.any() else -h
+        if kind == "listed":
+            return h * sum(mask.tolist())
+        return h + item["word"] if bool(mask[0]) else h * item["word"]
+
+
+OF_LEAVES = ["chosen", "filled", "numbers", "elements"]
+OF_MASKS = [*OF_LEAVES, "returned", "taken", "counted", "asked", "listed", "beside a number"]
+
+
+def masked(kind: str) -> Any:
+    def make(rng: Random) -> Any:
+        mask, other = (torch.tensor([rng.random() < 0.5 for _ in range(SIZE)]) for _ in range(2))
+        return {"x": vector(rng), "mask": mask, "other": other, "kind": kind, "word": rng.randrange(3)}
+
+    return make
+
+
+@pytest.mark.parametrize("kind", OF_MASKS)
+def test_masks_are_leaves_or_part_of_the_key(kind: str) -> None:
+    """Eager's values, gradients and classes, whatever forward does with them; one record for other masks where nobody
+    wants to know them."""
+    net = bound(seeded(Masks), drawn(masked(kind), 0, 12), rows=None)
+    for seed in range(1, 8):
+        instances = drawn(masked(kind), seed, 12)
+        require_eager(net, instances)
+        for found, item in zip(net(instances), instances, strict=True):
+            assert kind != "returned" or (
+                torch.equal(found[1], item["mask"]) and torch.equal(found[2][0], ~item["mask"])
+            )
+    moulds = [mould for mould in net.alike._moulds.values() if mould is not None]
+
+    assert (len(moulds) == 1 and net.alike.pays and not net.alike._tells_masks) or kind not in OF_LEAVES
+    assert net.alike._tells_masks or kind not in ("taken", "counted", "asked", "listed", "beside a number")
+
+
+def test_masks_of_other_kinds_in_one_mini_batch() -> None:
+    """Those that are wanted make all masks part of the key; instances that came before are looked at anew."""
+    net = bound(seeded(Masks), [item for kind in OF_MASKS for item in drawn(masked(kind), 0, 2)], rows=None)
+    for kind in OF_MASKS:
+        for seed in range(1, 4):
+            of_both = [*drawn(masked("chosen"), seed, 4), *drawn(masked(kind), seed, 4)]
+            require_eager(net, of_both)
+            require_eager(net, of_both)

@@ -31,16 +31,16 @@ def fields(kind: type) -> frozenset[str] | None:
     return frozenset(("word", "children")) if kind in (Node, SimpleNamespace) else None
 
 
-def told(item: Any, leaves: list[Any], numbers: list[Any], depth: int = DEEPEST) -> Any:
-    """What tells an item from others; None for one that is not keyed. The reference."""
+def told(item: Any, leaves: list[Any], numbers: list[Any], masks: bool, depth: int = DEEPEST) -> Any:
+    """What tells an item from others; None for one that is not keyed. The reference. Masks are leaves or not."""
     kind = type(item)
     if kind is np.ndarray:
-        of_array = told(torch.from_numpy(item), leaves, numbers)
+        of_array = told(torch.from_numpy(item), leaves, numbers, False)
         return of_array and ("array", of_array)
     if kind is torch.Tensor:
         if item.requires_grad or item.is_sparse or item.is_complex():
             return None
-        if item.dtype in FLOATS:
+        if item.dtype in FLOATS or (masks and item.dtype is torch.bool):
             same = [i for i, leaf in enumerate(leaves) if leaf is item]
             leaves += [] if same else [item]
             return "leaf", item.dtype, item.shape, item.stride() if not item.is_contiguous() else (), *same
@@ -66,7 +66,7 @@ def told(item: Any, leaves: list[Any], numbers: list[Any], depth: int = DEEPEST)
     else:
         names = tuple(name for name in vars(item) if name in ("word", "children"))
         parts = [vars(item)[name] for name in names]
-    found = [told(part, leaves, numbers, depth - 1) for part in parts]
+    found = [told(part, leaves, numbers, masks, depth - 1) for part in parts]
     return None if None in found else (kind, names, *found)
 
 
@@ -122,17 +122,17 @@ def without_arrays(found: Any) -> Any:
     return None if found is None else (found[0], len(found[1]), found[2])
 
 
-@given(instances=st.lists(NESTS, min_size=1, max_size=6))
+@given(instances=st.lists(NESTS, min_size=1, max_size=6), masks=st.booleans())
 @settings(max_examples=400)
-def test_columns_find_what_a_recursive_reader_finds(instances: list[Any]) -> None:
+def test_columns_find_what_a_recursive_reader_finds(instances: list[Any], masks: bool) -> None:
     """The same leaves and numbers in the same order; equal patterns exactly where the reference has equal ones; and of
     an instance the same in all company."""
-    found = by_item(read(instances, fields), len(instances))
+    found = by_item(read(instances, fields, masks), len(instances))
     references = []
     for instance, one in zip(instances, found, strict=True):
         leaves: list[Any] = []
         numbers: list[Any] = []
-        pattern = told(instance, leaves, numbers)
+        pattern = told(instance, leaves, numbers, masks)
         references.append(pattern)
         assert (one is None) == (pattern is None)
         if one is not None:
@@ -140,7 +140,7 @@ def test_columns_find_what_a_recursive_reader_finds(instances: list[Any]) -> Non
             assert len(one[1]) == len(leaves)
             kept = [id(leaf) for leaf in leaves if leaf._base is None and any(leaf is x for x in SHARED)]
             assert [x for x in one[1] if x in map(id, SHARED)] == kept
-        assert without_arrays(by_item(read([instance], fields), 1)[0]) == without_arrays(one)
+        assert without_arrays(by_item(read([instance], fields, masks), 1)[0]) == without_arrays(one)
     for a, of_a in zip(found, references, strict=True):
         for b, of_b in zip(found, references, strict=True):
             if a is not None and b is not None:

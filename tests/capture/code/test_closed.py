@@ -42,6 +42,23 @@ def counting(x: Tensor) -> Tensor:
     return x
 
 
+def scaled(by: float) -> Any:
+    return lambda x: x * by
+
+
+FUNCTIONS = {
+    "tanh": torch.tanh,
+    "helper": helper,
+    "swish": lambda x: x * torch.sigmoid(x),
+}  # fmt: skip
+FUNCTIONS["shifted"] = lambda x: (
+    helper(x) + LIMITS["low"]
+)  # fmt: skip
+COUNTING = {"tanh": torch.tanh, "counting": lambda x: counting(x)}
+IN_A_LINE = {"twice": lambda x: x * 2, "thrice": lambda x: x * 3}
+WITH_VARIABLES = {"scaled": scaled(2.0)}
+
+
 class Layer(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -86,6 +103,7 @@ class Net(nn.Module):
         self.sizes, self.tags = [1, SIZE], {"start": 0, "stop": 1}
         self.names, self.steps, self.last = ("a", "b"), 3, 0.0
         self.heads, self.strangers = [self.layers[0], self.other], [nn.Linear(SIZE, SIZE)]
+        self.shift = lambda x: x + 1
         self.rules = nn.ParameterList(torch.ones(SIZE) for _ in range(2))
         self.named = nn.ParameterDict({"a": torch.ones(SIZE)})
 
@@ -154,7 +172,19 @@ class Net(nn.Module):
         found["x"] = BY_NAME["tanh"](waiting.popleft())
         return found["x"]
 
+    def of_functions_by_name(self, x: Tensor, name: str) -> Tensor:
+        return FUNCTIONS[name](x) + self.shift(x)
+
     # open
+
+    def calls_a_counter_by_name(self, x: Tensor, name: str) -> Tensor:
+        return COUNTING[name](x)
+
+    def calls_one_of_two_in_a_line(self, x: Tensor, name: str) -> Tensor:
+        return IN_A_LINE[name](x)
+
+    def calls_what_has_variables(self, x: Tensor, name: str) -> Tensor:
+        return WITH_VARIABLES[name](x)
 
     def makes_parameters(self, x: Tensor) -> Tensor:
         return nn.PReLU()(x)
@@ -253,7 +283,7 @@ class Net(nn.Module):
 MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
           "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
-          "of_static_methods", "of_distributions"]  # fmt: skip
+          "of_static_methods", "of_distributions", "of_functions_by_name"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
@@ -264,6 +294,9 @@ OPEN = {
     "assigns": "self.last is assigned",
     "passes_itself": "self itself is passed on",
     "calls_a_counter": "'list' objects may change unseen",
+    "calls_a_counter_by_name": "'list' objects may change unseen",
+    "calls_one_of_two_in_a_line": "the source of <lambda> is not to be had",
+    "calls_what_has_variables": "reads variables of a function around it",
     "calls_a_module_that_counts": "self.calls is assigned",
     "calls_a_method_that_counts": "self.calls is assigned",
     "calls_a_static_method_that_counts": "'list' objects may change unseen",
@@ -380,6 +413,7 @@ def test_code_without_source_is_open() -> None:
     scope: dict[str, Any] = {"nn": nn}
     exec("class Made(nn.Module):\n    def combine(self, x):\n        return x * 2\n", scope)
     made = scope["Made"]()
+    assert Closed(made).function_obstacle(eval("lambda x: x * 2"), None) is not None
 
     obstacle = Closed(made).obstacle(made, "combine")
 
@@ -398,6 +432,20 @@ def test_names_are_looked_up_again() -> None:
 
     assert not closed.look_ups.still_hold()
     assert closed.look_ups.first_broken() == "scale"
+
+
+def test_functions_in_dicts_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another function by the name, and what a function in the dict reads itself."""
+    closed = Closed(MODEL)
+    assert closed.obstacle(MODEL, "of_functions_by_name") is None
+    assert closed.look_ups.still_hold()
+
+    with monkeypatch.context() as patched:
+        patched.setitem(FUNCTIONS, "swish", torch.relu)
+        assert not closed.look_ups.still_hold()
+    assert closed.look_ups.still_hold()
+    monkeypatch.setitem(LIMITS, "low", 3.0)
+    assert not closed.look_ups.still_hold()
 
 
 @pytest.mark.parametrize("of", ["net", "other"])
