@@ -10,18 +10,23 @@
 (2) Each mode of the net (training, evaluation) has captured instances of its own. Items that cannot be captured are
     given as they are, and so are those beyond the limit of bytes, and all of them where the plan says `run: eager` and
     captured instances do not gain either.
-(3) A worker that is killed says nothing, and its loader knows no items. So workers note in memory that they share with
-    this process which items they are at (`in_workers`).
+(3) A worker that is killed says nothing. So workers note which items they are at in memory that they share with this
+    process (`Posts`), and take it back after.
+(4) This process hears of a death by SIGCHLD, whose handler of torch's raises an error that knows worker and no item.
+    One handler around it adds the items as a note. It may be raised anywhere in the main thread, also while no loader
+    is asked for anything, so nothing that stands around a loader would do.
 """
 
 from __future__ import annotations
 
 import operator
 import os
+import signal
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch.utils.data import Dataset, get_worker_info
@@ -38,6 +43,8 @@ if TYPE_CHECKING:
 LIMIT = 1 << 30
 WORKERS, ITEMS = 64, 62
 """Workers that note what they are at, and how many items each notes at most."""
+_ALL: WeakSet[Posts] = WeakSet()
+_listening = threading.Event()
 
 
 class CapturedDataset(Dataset[Any]):
@@ -64,8 +71,7 @@ class CapturedDataset(Dataset[Any]):
         self._stored: dict[Any, Store] = {}
         self._sample = Sample()
         self._lock = threading.RLock()
-        self._at = torch.zeros(WORKERS, 2 + ITEMS, dtype=torch.int64).share_memory_() if at is None else at
-        """Of each worker its process, how many items it is at, and these."""
+        self._posts = Posts(at)
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise InputError(
                 "CapturedDataset: expected a map-style data set, with a length and items by number, got "
@@ -81,7 +87,7 @@ class CapturedDataset(Dataset[Any]):
 
     def __reduce__(self) -> Any:
         """For workers that are not forks: nothing that is captured, and a net without weights."""
-        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file, self._at)
+        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file, self._posts.shared)
 
     def as_json(self) -> dict[str, int]:
         """Items captured, given again, checked, and given as they are; and bytes."""
@@ -106,21 +112,12 @@ class CapturedDataset(Dataset[Any]):
             with self._lock:
                 return self._given(items, given)
         finally:
-            self._note([])
-
-    def _note(self, items: Sequence[int]) -> None:
-        """Definition (3)."""
-        worker = get_worker_info()
-        if worker is not None:
-            at, some = self._at.numpy()[worker.id % WORKERS], items[:ITEMS]
-            at[2 : 2 + len(some)] = some
-            at[0], at[1] = os.getpid(), len(some)
+            self._posts.note([])
 
     @property
     def in_workers(self) -> dict[int, list[int]]:
-        """The items that workers are at, or were when they died, by process: what a loader's error about a worker that
-        was killed does not name."""
-        return {pid: items[:count] for pid, count, *items in self._at.tolist() if count}
+        """The items that workers are at, or were when they died, by process."""
+        return self._posts.items
 
     def _given(self, items: Sequence[int], given: dict[int, Any]) -> list[Any]:
         kept = self._kept.setdefault(self.net.in_mode().lexicon, {})
@@ -154,7 +151,7 @@ class CapturedDataset(Dataset[Any]):
     def _read(self, item: int, given: dict[int, Any]) -> Any:
         """An item of the data set, once per call."""
         if item not in given:
-            self._note([item])
+            self._posts.note([item])
             given[item] = self.dataset[item]
         return given[item]
 
@@ -172,7 +169,7 @@ class CapturedDataset(Dataset[Any]):
         if self._stay_plain():
             return [None] * len(items)
         instances = [self._instance(item, given) for item in items]
-        self._note(items)
+        self._posts.note(items)
         try:
             found = self.net.capture_each(instances)
         except Exception as error:
@@ -239,6 +236,60 @@ class CapturedDataset(Dataset[Any]):
 
 def _anew(dataset: Any, net: Net, instance: Any, limit: int, file: Path | None, at: torch.Tensor) -> CapturedDataset:
     return CapturedDataset(dataset, net, instance=instance, limit=limit, file=file, at=at)
+
+
+class Posts:
+    """Of each worker its process, how many items it is at, and these."""
+
+    def __init__(self, shared: torch.Tensor | None = None):
+        if shared is None:
+            shared = torch.zeros(WORKERS, 2 + ITEMS, dtype=torch.int64).share_memory_()
+        self.shared = shared
+        _ALL.add(self)
+        _listen()
+
+    def note(self, items: Sequence[int]) -> None:
+        """This process is at these items, if it is a worker."""
+        worker = get_worker_info()
+        if worker is not None:
+            post, some = self.shared.numpy()[worker.id % WORKERS], items[:ITEMS]
+            post[2 : 2 + len(some)] = some
+            post[0], post[1] = os.getpid(), len(some)
+
+    @property
+    def items(self) -> dict[int, list[int]]:
+        """By process, of those that are at some, or were when they died."""
+        return {pid: items[:count] for pid, count, *items in self.shared.tolist() if count}
+
+
+def _listen() -> None:
+    """Definition (4), once per process. Signals are the main thread's, and Windows has no such."""
+    if _listening.is_set() or threading.current_thread() is not threading.main_thread() or os.name == "nt":
+        return
+    torch.utils.data._utils.signal_handling._set_SIGCHLD_handler()
+    inner = signal.getsignal(signal.SIGCHLD)
+    if not callable(inner):
+        return
+
+    def handler(number: int, frame: Any) -> None:
+        try:
+            inner(number, frame)
+        except RuntimeError as error:
+            for pid, items in (found for posts in list(_ALL) for found in posts.items.items()):
+                if f"(pid {pid})" in str(error):
+                    error.add_note(_told(pid, items))
+            raise
+
+    signal.signal(signal.SIGCHLD, handler)
+    _listening.set()
+
+
+def _told(pid: int, items: Sequence[int]) -> str:
+    which = f"item {items[0]}" if len(items) == 1 else f"items {', '.join(map(str, items))}, captured together"
+    return (
+        f"edbc: worker {pid} was at {which} of a CapturedDataset; ask the data set for one in this process to see what "
+        "kills it (data[item])"
+    )
 
 
 def items_of(data: Any, items: Sequence[int]) -> list[Any]:

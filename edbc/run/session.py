@@ -43,6 +43,7 @@ from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.structures import MOST
 from edbc.capture.patterns.fusions import patterns_of
+from edbc.capture.ragged.program import MOST_TEMPLATES
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, TypeTable
 from edbc.capture.semantics.autocast import State, entered, left, state, without_state
@@ -101,7 +102,7 @@ from edbc.run.workers import CapturedBatch, Skeleton, batch_capture
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.schedule import Schedule
-from edbc.schedule.scheduler import lower_bound, run
+from edbc.schedule.scheduler import lower_bound, run, with_nodes
 from edbc.schedule.waves.stages import Beside
 from edbc.schedule.waves.wavetable import Waves
 from edbc.train.trainer import Trainer
@@ -226,6 +227,8 @@ class Net:
         """Values that one instance may read in a mini-batch."""
         self._known: Kept[int, dict[str, Any]] = Kept(MOST)
         """Of graphs that may come again what passes make of them, by their addresses: segments hold the graphs."""
+        self._by_template: Kept[int, tuple[Any, Schedule]] = Kept(MOST_TEMPLATES)
+        """The schedules of templates, by their addresses."""
         self._idle: list[tuple[nn.Module, Recorder]] = []
         self._vertex_program: VertexProgram | None = None
         self.cache: StructureCache | None = None
@@ -640,12 +643,19 @@ class Net:
         return share(captured) if self.share else captured
 
     def schedule(self, captured: Capture) -> Schedule:
-        """The policy's batches, or stages where the plan's costs and threads are for it, where gathering is dear with
-        nodes in an order that makes operands runs of rows; or waves where steps count: the plan's, or by the rule."""
+        """The policy's batches, those of a template where there is one; or stages where the plan's costs and threads
+        are for it; where gathering is dear with nodes in an order that makes operands runs of rows; or waves where
+        steps count: the plan's, or by the rule."""
         graph = captured.graph
         if self.waves is not None:
             return self._in_waves(graph, self.waves)
         threads = getattr(self.backend, "threads", 1)
+        if captured.of_steps is not None and (self._beside is None or threads == 1):
+            template, step_ptr = captured.of_steps
+            known = self._by_template.get(id(template))
+            if known is None:
+                known = self._by_template.add(id(template), (template, run(template.graph, self.policy)))
+            return with_nodes(graph, known[1], template.step, step_ptr)
         found = run(graph, self.policy, in_order=self._orders(graph.types))
         if self._beside is None or threads == 1:
             return found

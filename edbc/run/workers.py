@@ -41,6 +41,7 @@ from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.travelloops import narrow
 from edbc.capture.captured.vocabulary import KINDS, Lexicon, Longs, Vocabulary, require_home
 from edbc.capture.forward.build import Capture
+from edbc.capture.forward.states import Memo
 from edbc.capture.standins.objects import Closed
 from edbc.capture.standins.standin import dtype_name, torch_dtype
 from edbc.errors import InputError, SlowTransfer, UnsupportedError, printable
@@ -368,7 +369,7 @@ def weightless(model: nn.Module) -> nn.Module:
     of it is on a device, which a process takes seconds and hundreds of megabytes to open."""
     import copy
 
-    memo: dict[int, Any] = {}
+    memo = Memo(model)
     for parameter in model.parameters():
         empty = torch.zeros((), dtype=parameter.dtype).expand(parameter.shape)
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)

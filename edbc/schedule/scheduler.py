@@ -49,6 +49,16 @@ def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = 
     return Schedule(graph, batch_type, batch_ptr, nodes, int(table_steps), int(unseen_states), bool(by_rule))
 
 
+def with_nodes(graph: Graph, schedule: Schedule, step: NDArray[np.int64], step_ptr: NDArray[np.int64]) -> Schedule:
+    """The schedule of a graph whose nodes are those of steps, as many as there are of each: its nodes from `step_ptr`
+    on, in the place of the step that node v of the smaller graph stands for, which is `step[v]`. O(nodes)."""
+    from edbc.schedule.orderloops import nodes_of_steps
+
+    batch_type, batch_ptr, nodes = nodes_of_steps(*schedule.arrays, step, step_ptr)
+    told = schedule.table_steps, schedule.unseen_states, schedule.by_rule
+    return Schedule(graph, batch_type, batch_ptr, nodes, *told)
+
+
 class Asked(NamedTuple):
     """What a policy asks of the engine, worked out once: between two mini-batches, every step in Python is slow."""
 

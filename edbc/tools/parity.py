@@ -47,7 +47,7 @@ from torch.utils._pytree import tree_map
 
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import Reads
-from edbc.capture.forward.states import without_history
+from edbc.capture.forward.states import Memo
 from edbc.capture.semantics.modes import DispatchMode
 from edbc.capture.standins.objects import unchanged
 from edbc.errors import CheckFailed
@@ -268,7 +268,7 @@ class Eager:
     def __init__(self, model: nn.Module):
         self.model = model
         self.dtype = dtype_of(model)
-        self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model, without_history(model)).double()
+        self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model, Memo(model)).double()
         for module in self.twin.modules() if self.twin is not model else ():
             if isinstance(module, nn.RNNBase):
                 module.register_forward_pre_hook(_double_inputs)

@@ -246,3 +246,58 @@ class HighwayLayers(nn.Module):
             t = torch.sigmoid(layer["t"](x))
             x = t * F.relu(layer["h"](self.drop(x))) + (1 - t) * x
         return x
+
+
+class Gated(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(1.702 * x)
+
+
+class CausalBlock(nn.Module):
+    """Attention of a batch by views, under a mask kept in a buffer; a feed-forward part in a lambda on self."""
+
+    def __init__(self, size, heads=4, longest=16):
+        super().__init__()
+        self.heads, self.norms = heads, nn.ModuleList([nn.LayerNorm(size), nn.LayerNorm(size)])
+        self.mix, self.back = nn.Linear(size, 3 * size), nn.Linear(size, size)
+        self.register_buffer("mask", torch.tril(torch.ones(longest, longest)).view(1, 1, longest, longest))
+        parts = self.parts = nn.ModuleDict(
+            {"up": nn.Linear(size, 2 * size), "act": Gated(), "down": nn.Linear(2 * size, size)}
+        )
+        self.feed = lambda x: parts.down(parts.act(parts["up"](x)))
+
+    def attend(self, x):
+        batch, length, size = x.size()
+        q, k, v = self.mix(x).split(size, dim=2)
+        q, k, v = (y.view(batch, length, self.heads, size // self.heads).transpose(1, 2) for y in (q, k, v))
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / k.size(-1) ** 0.5)
+        scores = scores.masked_fill(self.mask[:, :, :length, :length] == 0, float("-inf"))
+        mixed = F.softmax(scores, dim=-1) @ v
+        return self.back(mixed.transpose(1, 2).contiguous().view(batch, length, size))
+
+    def forward(self, x):
+        x = x + self.attend(self.norms[0](x))
+        return x + self.feed(self.norms[1](x))
+
+
+def batch_of_one(rng):
+    """Word numbers, (1, n)."""
+    return torch.tensor([sentence(rng)])
+
+
+@program(batch_of_one)
+class CausalLanguageModel(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.places = nn.Embedding(VOCAB, size), nn.Embedding(16, size)
+        self.blocks, self.norm = nn.ModuleList([CausalBlock(size) for _ in range(2)]), nn.LayerNorm(size)
+        self.head = nn.Linear(size, VOCAB, bias=False)
+
+    def forward(self, ids):
+        length = ids.size(1)
+        assert length <= 16, f"a text of {length} words"
+        places = torch.arange(0, length, dtype=torch.long, device=ids.device).unsqueeze(0)
+        x = self.words(ids) + self.places(places)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))

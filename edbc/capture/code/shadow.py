@@ -37,7 +37,7 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.sequential import APART, forward_of
-from edbc.capture.forward.states import without_history
+from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
@@ -349,7 +349,7 @@ class ModelView(CellTracer):
         return self._copied(module, recorder).shadow
 
     def _copied(self, module: nn.Module, recorder: Recorder) -> _Spare:
-        memo = _StandIns(without_history(module), recorder, self._tensors_by_id(module))
+        memo = _StandIns(module, recorder, self._tensors_by_id(module))
         try:
             shadow = copy.deepcopy(module, memo)
         except Exception as error:
@@ -568,12 +568,13 @@ def _as_function(recorder: Recorder, operation: Operation, *args: Any, **kwargs:
     return recorder.function(operation.call, args, kwargs, operation.name)
 
 
-class _StandIns(dict[int, Any]):
-    """What `copy.deepcopy` takes for known copies (its memo): of a tensor of the model the stand-in, made when a copy
-    first meets the tensor."""
+class _StandIns(Memo):
+    """Of a tensor of the model the stand-in, made when a copy first meets the tensor."""
 
-    def __init__(self, known: dict[int, Any], recorder: Recorder, tensors: dict[int, tuple[str, torch.Tensor]]):
-        super().__init__({key: copy for key, copy in known.items() if key not in tensors})
+    def __init__(self, module: nn.Module, recorder: Recorder, tensors: dict[int, tuple[str, torch.Tensor]]):
+        super().__init__(module)
+        for key in self.keys() & tensors.keys():
+            del self[key]
         self._recorder, self._tensors = recorder, tensors
         self.made: list[Shared] = []
 

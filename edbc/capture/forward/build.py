@@ -32,6 +32,7 @@ from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from edbc.capture.patterns.fuseloops import Matchers
+    from edbc.capture.ragged.together.templates import OfSteps
 
 
 @frozen
@@ -73,6 +74,8 @@ class Capture:
     result_ptr: list[int] | None = field(default=None, kw_only=True)
     """Where the results of each instance begin that its nest counts from there, and the end; None where nests count
     from 0."""
+    of_steps: OfSteps | None = field(default=None, kw_only=True)
+    """Where the nodes are those of the steps of programs (`ragged.together.templates`)."""
     stacks: Sequence[tuple[int, int]] = field(default=(), kw_only=True)
     """Ranges of results that leave as one tensor, with these rows, of all `Stacked`, in ascending order."""
 
@@ -148,7 +151,9 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
     structure: Any = None if key is None else recording.table.structures.get(key)
     is_known = structure is not None and structure.graph.types is recording.table.graph_types()
     if not is_known:
-        structure = structure_of(recording, collected.refs, fuse_sums)
+        by_steps = key is None and bool(recording.programs) and fuse_sums
+        refs = collected.refs
+        structure = _of_steps(recording, refs) if by_steps else structure_of(recording, refs, fuse_sums)
         if key is not None:
             recording.table.structures.add(key, structure)
     return Capture(
@@ -167,6 +172,7 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         recorded_as=structure.recorded_as,
         stacks=collected.stacks,
         result_ptr=collected.result_ptr,
+        of_steps=structure.of_steps,
     )
 
 
@@ -262,6 +268,29 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
         graph, source, result_node, result_output, detached if detached.any() else None, recorded_as,
         any(table.sources[number].kind == "carried" for number in np.flatnonzero(np.bincount(source)).tolist()),
     )  # fmt: skip
+
+
+def _of_steps(recording: Recording, result_refs: Ints) -> Structure:
+    """The same of runs of programs whose sums and patterns are steps."""
+    from edbc.capture.forward import buildloops
+    from edbc.capture.ragged.together.templates import OfSteps, template_of
+
+    table = recording.table
+    of_entry = table.arrays()
+    source = as_longs(recording.external_source)
+    *arrays, result_node, result_output, foreign = buildloops.numbered(
+        recording.entries, recording.refs, result_refs, recording.first_value, recording.first_external, len(source),
+        of_entry.type_index, of_entry.num_operands, of_entry.num_outputs,
+    )  # fmt: skip
+    if foreign >= 0:
+        refuse_foreign(recording, int(foreign), arrays[1])
+    nodes = GraphArrays(*arrays)
+    for array in nodes:
+        array.setflags(write=False)
+    template, step_ptr = template_of(table, recording.programs), recording.step_ptr
+    graph = Graph(table.graph_types(), *nodes, _frozen(of_entry.source_class[source]), table.classes())
+    of_steps = None if template is None or step_ptr is None else OfSteps(template, step_ptr)
+    return Structure(graph, source, result_node, result_output, None, None, False, of_steps)
 
 
 def local_refs(recording: Recording, refs: Sequence[int] | Ints, num_values: int, ptr: Ints | None = None) -> Ints:

@@ -24,7 +24,7 @@ from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
 from edbc.capture.forward.states import OwnAttributes
-from edbc.capture.ragged.forwards import Forwards, note_sizes
+from edbc.capture.ragged.together.forwards import Forwards, note_sizes
 from edbc.capture.ragged.value import NotRagged
 from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
 from edbc.capture.record.recorder import Recorder
@@ -53,10 +53,11 @@ def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], sett
 
 def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
-    collected = forward.at_once() if type(forward) is Forwards and not settles else None
-    if collected is not None:
+    at_once = forward.at_once() if type(forward) is Forwards and not settles else None
+    if at_once is not None:
         recorder.tracer.require_unchanged()
-        return replace(recorder.finish([], [*range(1, len(instances) + 1)]), collected=collected)
+        ends = [] if at_once[1] else [*range(1, len(instances) + 1)]
+        return replace(recorder.finish([], ends), collected=at_once[0], programs=at_once[1])
     if recorder.run_segment is None:
         return _record_in_turn(shadow, recorder, instances, settles, forward)
     try:
@@ -168,7 +169,7 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
 
 
 def _of_rows(recorder: Recorder, shadow: nn.Module, instances: Sequence[Any]) -> Callable[[Any], Any]:
-    """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.forwards`)."""
+    """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.together`)."""
     if recorder.shows is not None:
         return recorder.shows.forward_of(shadow)
     if not (recorder.ragged or recorder.sizes is not None) or not recorder.tracer.is_forward_closed:

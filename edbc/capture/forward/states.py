@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterator
-from types import ModuleType, SimpleNamespace
+from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -90,27 +91,94 @@ def _put(space: dict[str, Any], name: str, value: Any) -> None:
         space[name] = value
 
 
-def without_history(model: nn.Module) -> dict[int, Any]:
-    """What `copy.deepcopy` of a model must be told (its memo) where eager execution with gradients has left tensors on
-    it: copy.deepcopy refuses tensors with a history, of which a copy has the values, and modules of Python's."""
-    memo: dict[int, Any] = {}
-    seen: set[int] = set()
-    stack: list[Any] = [module.__dict__ for module in model.modules()]
-    while stack:
-        item = stack.pop()
-        if id(item) in seen:
-            continue
-        seen.add(id(item))
-        if isinstance(item, torch.Tensor):
-            if not item.is_leaf:
-                memo[id(item)] = item.detach().clone()
-        elif isinstance(item, dict):
-            stack.extend(item.values())
-        elif isinstance(item, list | tuple | set | frozenset):
-            stack.extend(item)
-        elif isinstance(item, ModuleType):  # `self.backend = torch`
-            memo[id(item)] = item
-        elif not isinstance(item, type | nn.Module) and not callable(item):
-            attributes = getattr(item, "__dict__", None)
-            stack.extend(attributes.values() if isinstance(attributes, dict) else ())
-    return memo
+class Memo(dict[int, Any]):
+    """What `copy.deepcopy` of a model must be told (its memo), as it refuses or shares what a model may well hold:
+
+    (1) tensors with a history, which eager execution with gradients has left there: a copy has the values;
+    (2) modules of Python's (`self.backend = torch`): shared;
+    (3) functions that close over modules or tensors (`self.block = lambda x: b(a(x))`): a copy closes over copies.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self._functions: dict[int, FunctionType] = {}
+        seen: set[int] = set()
+        stack: list[Any] = [module.__dict__ for module in model.modules()]
+        while stack:
+            item = stack.pop()
+            if id(item) in seen:
+                continue
+            seen.add(id(item))
+            if isinstance(item, torch.Tensor):
+                if not isinstance(item, Symbol) and not item.is_leaf:
+                    self[id(item)] = item.detach().clone()
+            elif isinstance(item, dict):
+                stack.extend(item.values())
+            elif isinstance(item, list | tuple | set | frozenset):
+                stack.extend(item)
+            elif isinstance(item, ModuleType):
+                self[id(item)] = item
+            elif type(item) is FunctionType:
+                if _closes_over_state(item, set()):
+                    self._functions[id(item)] = item
+                stack.extend(_held_by(item))
+            elif not isinstance(item, type | nn.Module) and not callable(item):
+                attributes = getattr(item, "__dict__", None)
+                stack.extend(attributes.values() if isinstance(attributes, dict) else ())
+
+    def get(self, key: int, default: Any = None) -> Any:
+        """The copy of the object with an identity."""
+        if key in self._functions and key not in self:
+            self._copy(self._functions[key])
+        return super().get(key, default)
+
+    def _copy(self, function: FunctionType) -> None:
+        """Definition (3). Functions may close over each other and themselves, and share cells."""
+        cells = function.__closure__ or ()
+        own = tuple(self.setdefault(id(cell), CellType()) for cell in cells)
+        made = self[id(function)] = FunctionType(function.__code__, function.__globals__, function.__name__, None, own)
+        made.__qualname__, made.__module__ = function.__qualname__, function.__module__
+        made.__dict__ = function.__dict__
+        for cell, copied in zip(cells, own, strict=True):
+            if not _is_empty(cell) and _is_empty(copied):
+                copied.cell_contents = self._copied(cell.cell_contents)
+        made.__defaults__ = function.__defaults__ and tuple(map(self._copied, function.__defaults__))
+        made.__kwdefaults__ = function.__kwdefaults__ and {
+            name: self._copied(value) for name, value in function.__kwdefaults__.items()
+        }
+
+    def _copied(self, held: Any) -> Any:
+        return copy.deepcopy(held, self) if _closes_over_state(held, set()) else held
+
+
+def _closes_over_state(item: Any, seen: set[int]) -> bool:
+    """Whether it is, or holds, a module or a tensor, as far as containers, functions and methods lead."""
+    if id(item) in seen:
+        return False
+    seen.add(id(item))
+    if isinstance(item, nn.Module | torch.Tensor):
+        return not isinstance(item, Symbol)
+    if isinstance(item, dict):
+        held: Any = item.values()
+    elif isinstance(item, list | tuple | set | frozenset):
+        held = item
+    elif type(item) is FunctionType:
+        held = _held_by(item)
+    else:
+        held = (item.__self__,) if type(item) is MethodType else ()
+    return any(_closes_over_state(part, seen) for part in held)
+
+
+def _held_by(function: FunctionType) -> Iterator[Any]:
+    """What a function closes over, and its defaults."""
+    yield from (cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell))
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+
+
+def _is_empty(cell: CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False

@@ -14,6 +14,7 @@ from edbc.base.graph import Graph
 
 if TYPE_CHECKING:
     from edbc.capture.forward.returned import Collected, Ints
+    from edbc.capture.ragged.together.templates import OfSteps
     from edbc.capture.record.recording import Recording
 
 LARGEST = 128
@@ -33,6 +34,8 @@ class Structure(NamedTuple):
     recorded_as: Any
     reads_carried: bool
     """Whether it reads what earlier segments computed."""
+    of_steps: OfSteps | None = None
+    """As a Capture's."""
 
 
 def structure_key(recording: Recording, collected: Collected) -> Any:

@@ -55,7 +55,7 @@ def run_entry(table: TypeTable, run: RunOf, count: int) -> Entry:
     return table.add_entry(index, operation, outputs, tuple(map(Hole, range(len(outputs)))))
 
 
-def _add_missing(table: TypeTable, pairs: Sequence[int]) -> None:
+def add_missing(table: TypeTable, pairs: Sequence[int]) -> None:
     """Make the entries of what is variadic, by number, of so many items."""
     for number, count in sorted(set(zip(pairs[::2], pairs[1::2], strict=True))):
         what = table.programs.variadic_of(number)
@@ -78,18 +78,19 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
         return recording, collected
 
     table, programs = recording.table, recording.table.programs
-    entries, refs = as_longs(recording.entries), as_longs(recording.refs)
+    entries, calls = as_longs(recording.entries), as_longs(recorder.calls)
+    refs = np.concatenate(recording.refs) if recorder.calls else as_longs(recording.refs)
     indices = np.concatenate(recorder.indices) if recorder.indices else np.zeros(0, np.int64)
     first = recording.first_value
     while True:
         arrays = table.arrays()
-        nodes, out, real, node_ptr, missing = expandloops.expanded(
-            entries, refs, first, recorder.next_value - first, indices, arrays.num_operands, arrays.num_outputs,
+        nodes, out, real, node_ptr, step_ptr, missing = expandloops.expanded(
+            entries, refs, calls, first, recorder.next_value - first, indices, arrays.num_operands, arrays.num_outputs,
             *programs.arrays(),
         )  # fmt: skip
         if not len(missing):
             break
-        _add_missing(table, missing.tolist())
+        add_missing(table, missing.tolist())
     recorder.nodes_of_runs = len(nodes) - len(entries) + recorder.num_runs
     results = collected.refs
     is_own = (results >= first) & (results < first + len(real))
@@ -97,7 +98,7 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
     begin, end = node_ptr[list(recording.aborted)].tolist()
     made = replace(
         recording, entries=nodes, refs=out, instance_ends=ends, detached=_detached(recording.detached, node_ptr),
-        aborted=(begin, end),
+        aborted=(begin, end), step_ptr=step_ptr if recorder.calls else None,
     )  # fmt: skip
     own = np.where(is_own, real[np.where(is_own, results - first, 0)], results) if len(real) else results
     return made, collected._replace(refs=own)

@@ -23,19 +23,22 @@ from edbc.native.kinds import inner, native
 
 @native
 def expanded(  # type: ignore[no-untyped-def]
-    entries, refs, first_value, num_virtual, indices, num_operands, num_outputs, words, word_ptr, entry_of_count,
+    entries, refs, calls, first_value, num_virtual, indices, num_operands, num_outputs, words, word_ptr, entry_of_count,
     reduction_ptr,
 ):  # fmt: skip
     """Entries and refs of nodes alone; the ref of each value that was recorded; how many nodes there are before each
-    recorded entry; and what reductions of so many values have no entry yet, as pairs, for which 0 stands.
+    recorded entry, and before each step of each run; and what reductions of so many values have no entry yet, as pairs,
+    for which 0 stands.
 
-    Registers are vectors in `heap`, register r in `heap[begin[r] : begin[r + 1]]`. O(rows * operands).
+    A run is of so many `calls`, one where none are told; each step is taken for all of them before the next. Registers
+    are vectors in `heap`, register r of call i in `heap[begin[r * calls + i] : begin[r * calls + i + 1]]`.
+    O(rows * operands).
     """
     nodes, out = np.empty(2 * len(entries) + 64, np.int64), np.empty(4 * len(refs) + 256, np.int64)
     real, node_ptr = np.empty(num_virtual, np.int64), np.empty(len(entries) + 1, np.int64)
     heap, begin = np.empty(4096, np.int64), np.empty(65, np.int64)
-    missing = np.empty(0, np.int64)
-    num_nodes = num_refs = virtual = num_values = at = 0
+    step_ptr, missing = np.empty(64, np.int64), np.empty(0, np.int64)
+    num_nodes = num_refs = virtual = num_values = at = run = taken = 0
     for position in range(len(entries)):
         node_ptr[position] = num_nodes
         entry = entries[position]
@@ -55,23 +58,30 @@ def expanded(  # type: ignore[no-untyped-def]
             continue
         word = word_ptr[-1 - entry]
         num_args, num_steps = words[word], words[word + 1]
+        n = calls[run] if len(calls) else 1
+        run += 1
         word += 2
         top = 0
-        begin = grown(begin, 0, num_args + 1)
+        begin = grown(begin, 0, num_args * n + 1)
         begin[0] = 0
-        for k in range(num_args):
-            first, step, count = refs[at], refs[at + 1], refs[at + 2]
-            at += 3
-            heap = grown(heap, top, count)
-            if step == INDICES:
-                heap[top : top + count] = indices[first : first + count]
-            else:
-                for i in range(count):
-                    heap[top + i] = resolved(first + i * step, first_value, virtual, real)
-            top += count
-            begin[k + 1] = top
+        for a in range(num_args):
+            for i in range(n):
+                place = at + 3 * (i * num_args + a)
+                first, step, count = refs[place], refs[place + 1], refs[place + 2]
+                heap = grown(heap, top, count)
+                if step == INDICES:
+                    heap[top : top + count] = indices[first : first + count]
+                else:
+                    for row in range(count):
+                        heap[top + row] = resolved(first + row * step, first_value, virtual, real)
+                top += count
+                begin[a * n + i + 1] = top
+        at += 3 * num_args * n
         made = num_args
+        step_ptr = grown(step_ptr, taken, num_steps + 1)
         for _ in range(num_steps):
+            step_ptr[taken] = num_nodes
+            taken += 1
             op, num_parameters = words[word], words[word + 1]
             p = word + 2
             num_registers = words[p + num_parameters]
@@ -79,192 +89,204 @@ def expanded(  # type: ignore[no-untyped-def]
             word = r + num_registers
             if op == EACH:
                 entry, outputs, leader = words[p], words[p + 1], words[p + 2]
-                count = 1
-                if leader >= 0:
-                    g = register(words[r + leader], num_args)
-                    count = begin[g + 1] - begin[g]
-                nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count * num_registers)
-                heap, begin = grown(heap, top, count * outputs), grown(begin, made + 1, outputs)
+                g = register(words[r + leader], num_args) * n if leader >= 0 else -1
+                total = begin[g + n] - begin[g] if g >= 0 else n
+                nodes, out = grown(nodes, num_nodes, total), grown(out, num_refs, total * num_registers)
+                heap, begin = grown(heap, top, total * outputs), grown(begin, made * n + 1, outputs * n)
                 for j in range(num_registers):
-                    g = register(words[r + j], num_args)
-                    start, stride = begin[g], 0 if begin[g + 1] - begin[g] == 1 else 1
-                    for i in range(count):
-                        out[num_refs + i * num_registers + j] = heap[start + i * stride]
-                for i in range(count):
-                    nodes[num_nodes + i] = entry
+                    q = register(words[r + j], num_args) * n
+                    place = num_refs + j
+                    for i in range(n):
+                        start, stride = begin[q + i], 0 if begin[q + i + 1] - begin[q + i] == 1 else 1
+                        for row in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
+                            out[place] = heap[start + row * stride]
+                            place += num_registers
+                nodes[num_nodes : num_nodes + total] = entry
                 for o in range(outputs):
-                    for i in range(count):
-                        heap[top + i] = first_value + num_values + i * outputs + o
-                    top += count
+                    value = first_value + num_values + o
+                    for i in range(n):
+                        for _ in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
+                            heap[top] = value
+                            value += outputs
+                            top += 1
+                        begin[made * n + i + 1] = top
                     made += 1
-                    begin[made] = top
-                num_nodes += count
-                num_refs += count * num_registers
-                num_values += count * outputs
+                num_nodes += total
+                num_refs += total * num_registers
+                num_values += total * outputs
                 continue
-            g = register(words[r], num_args)
-            start, count = begin[g], begin[g + 1] - begin[g]
-            begin = grown(begin, made + 1, 1)
-            if op == REDUCE:
-                heap = grown(heap, top, 1)
-                heap[top] = heap[start]
-                if count > 1:
-                    nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, count)
-                    nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], count, missing)
-                    out[num_refs : num_refs + count] = heap[start : start + count]
-                    heap[top] = first_value + num_values
-                    num_nodes += 1
-                    num_refs += count
-                    num_values += 1
-                top += 1
-            elif op == TAKE:
-                q = register(words[r + 1], num_args)
-                length = begin[q + 1] - begin[q]
-                heap = grown(heap, top, length)
-                for i in range(length):
-                    number = heap[begin[q] + i]
-                    heap[top + i] = heap[start + number + (count if number < 0 else 0)]
-                top += length
-            elif op == JOIN:
-                for j in range(num_registers):
-                    q = register(words[r + j], num_args)
+            g = register(words[r], num_args) * n
+            if op == SCAN:
+                backwards, num_states, num_inner, width = words[p], words[p + 1], words[p + 2], words[p + 3]
+                inputs, total = num_registers + width, begin[g + n] - begin[g]
+                # behind the registers that are made: what a step reads, and the states of the next one
+                heap = grown(heap, top, total * width + inputs + num_states)
+                begin = grown(begin, made * n + 1, width * n)
+                frame = heap[top + total * width : top + total * width + inputs]
+                states = heap[top + total * width + inputs : top + total * width + inputs + num_states]
+                for i in range(n):
+                    start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
+                    for j in range(1, num_registers):
+                        frame[j] = heap[begin[register(words[r + j], num_args) * n + i]]
+                    for number in range(count):
+                        row = count - 1 - number if backwards else number
+                        frame[0] = heap[start + row]
+                        w, output = p + 4, num_registers
+                        for _ in range(num_inner):
+                            entry, outputs, k = words[w], words[w + 1], words[w + 2]
+                            nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, k)
+                            nodes[num_nodes] = entry
+                            for j in range(k):
+                                out[num_refs + j] = frame[words[w + 3 + j]]
+                            for o in range(outputs):
+                                frame[output + o] = first_value + num_values + o
+                                heap[top + (output + o - num_registers) * total + start - begin[g] + row] = (
+                                    first_value + num_values + o
+                                )
+                            num_nodes += 1
+                            num_refs += k
+                            num_values += outputs
+                            output += outputs
+                            w += 3 + k
+                        for k in range(num_states):
+                            states[k] = frame[words[w + k]]
+                        frame[1 : 1 + num_states] = states
+                for _ in range(width):
+                    for i in range(n):
+                        top += begin[g + i + 1] - begin[g + i]
+                        begin[made * n + i + 1] = top
+                    made += 1
+                continue
+            begin = grown(begin, made * n + 1, n)
+            for i in range(n):
+                start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
+                if op == REDUCE:
+                    heap = grown(heap, top, 1)
+                    heap[top] = heap[start]
+                    if count > 1:
+                        nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, count)
+                        nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], count, missing)
+                        out[num_refs : num_refs + count] = heap[start : start + count]
+                        heap[top] = first_value + num_values
+                        num_nodes += 1
+                        num_refs += count
+                        num_values += 1
+                    top += 1
+                elif op == TAKE:
+                    q = register(words[r + 1], num_args) * n + i
+                    low, length = begin[q], begin[q + 1] - begin[q]
+                    heap = grown(heap, top, length)
+                    for row in range(length):
+                        number = heap[low + row]
+                        heap[top + row] = heap[start + number + (count if number < 0 else 0)]
+                    top += length
+                elif op == JOIN:
+                    for j in range(num_registers):
+                        q = register(words[r + j], num_args) * n + i
+                        low, length = begin[q], begin[q + 1] - begin[q]
+                        heap = grown(heap, top, length)
+                        for row in range(length):
+                            heap[top + row] = heap[low + row]
+                        top += length
+                elif op == SLICE:
+                    first, step, length = bounds(words[p], words[p + 1], words[p + 2], count)
+                    heap = grown(heap, top, length)
+                    for row in range(length):
+                        heap[top + row] = heap[start + first + row * step]
+                    top += length
+                elif op == FILL:
+                    q = register(words[r + 1], num_args) * n + i
                     length = begin[q + 1] - begin[q]
                     heap = grown(heap, top, length)
-                    for i in range(length):
-                        heap[top + i] = heap[begin[q] + i]
+                    heap[top : top + length] = heap[start]
                     top += length
-            elif op == SLICE:
-                first, step, length = bounds(words[p], words[p + 1], words[p + 2], count)
-                heap = grown(heap, top, length)
-                for i in range(length):
-                    heap[top + i] = heap[start + first + i * step]
-                top += length
-            elif op == FILL:
-                q = register(words[r + 1], num_args)
-                length = begin[q + 1] - begin[q]
-                heap = grown(heap, top, length)
-                heap[top : top + length] = heap[start]
-                top += length
-            elif op == GROUP:
-                rows, send = register(words[r + 1], num_args), register(words[r + 2], num_args)
-                length = begin[rows + 1] - begin[rows]
-                nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count + length)
-                heap = grown(heap, top, count + length + count + 1)
-                keeps = words[p + 1]
-                # counting sort of what is sent, behind the register that is made
-                ptr = heap[top + count : top + 2 * count + 1]
-                ptr[:] = 0
-                for i in range(length):
-                    ptr[heap[begin[send] + i] + 1] += 1
-                for i in range(count):
-                    ptr[i + 1] += ptr[i]
-                sent = heap[top + 2 * count + 1 : top + 2 * count + 1 + length]
-                for i in range(length):
-                    target = heap[begin[send] + i]
-                    sent[ptr[target]] = heap[begin[rows] + i]
-                    ptr[target] += 1
-                low = 0
-                for i in range(count):
-                    high = ptr[i]
-                    items = high - low + (1 if keeps and high > low else 0)
-                    if items == 0:
-                        heap[top + i] = heap[start + i]
-                    elif items == 1:
-                        heap[top + i] = sent[low]
-                    else:
-                        nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
-                        if keeps:
-                            out[num_refs] = heap[start + i]
-                            num_refs += 1
-                        for k in range(low, high):
-                            out[num_refs] = sent[k]
-                            num_refs += 1
-                        heap[top + i] = first_value + num_values
-                        num_nodes += 1
-                        num_values += 1
-                    low = high
-                top += count
-            elif op == SCAN:
-                backwards, num_states, num_inner, width = words[p], words[p + 1], words[p + 2], words[p + 3]
-                inputs = num_registers + width
-                # behind the registers that are made: what a step reads, and the states of the next one
-                heap, begin = grown(heap, top, count * width + inputs + num_states), grown(begin, made + 1, width)
-                frame = heap[top + count * width : top + count * width + inputs]
-                states = heap[top + count * width + inputs : top + count * width + inputs + num_states]
-                for j in range(1, num_registers):
-                    frame[j] = heap[begin[register(words[r + j], num_args)]]
-                for i in range(count):
-                    row = count - 1 - i if backwards else i
-                    frame[0] = heap[start + row]
-                    w, output = p + 4, num_registers
-                    for _ in range(num_inner):
-                        entry, outputs, k = words[w], words[w + 1], words[w + 2]
-                        nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, k)
-                        nodes[num_nodes] = entry
-                        for j in range(k):
-                            out[num_refs + j] = frame[words[w + 3 + j]]
-                        for o in range(outputs):
-                            frame[output + o] = first_value + num_values + o
-                            heap[top + (output + o - num_registers) * count + row] = first_value + num_values + o
-                        num_nodes += 1
-                        num_refs += k
-                        num_values += outputs
-                        output += outputs
-                        w += 3 + k
-                    for k in range(num_states):
-                        states[k] = frame[words[w + k]]
-                    frame[1 : 1 + num_states] = states
-                for _ in range(width - 1):
+                elif op == GROUP:
+                    rows, send = register(words[r + 1], num_args) * n + i, register(words[r + 2], num_args) * n + i
+                    length = begin[rows + 1] - begin[rows]
+                    nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count + length)
+                    heap = grown(heap, top, count + length + count + 1)
+                    keeps = words[p + 1]
+                    # counting sort of what is sent, behind the register that is made
+                    ptr = heap[top + count : top + 2 * count + 1]
+                    ptr[:] = 0
+                    for row in range(length):
+                        ptr[heap[begin[send] + row] + 1] += 1
+                    for row in range(count):
+                        ptr[row + 1] += ptr[row]
+                    sent = heap[top + 2 * count + 1 : top + 2 * count + 1 + length]
+                    for row in range(length):
+                        target = heap[begin[send] + row]
+                        sent[ptr[target]] = heap[begin[rows] + row]
+                        ptr[target] += 1
+                    low = 0
+                    for row in range(count):
+                        high = ptr[row]
+                        items = high - low + (1 if keeps and high > low else 0)
+                        if items == 0:
+                            heap[top + row] = heap[start + row]
+                        elif items == 1:
+                            heap[top + row] = sent[low]
+                        else:
+                            nodes[num_nodes], missing = reduction(
+                                entry_of_count, reduction_ptr, words[p], items, missing
+                            )
+                            if keeps:
+                                out[num_refs] = heap[start + row]
+                                num_refs += 1
+                            for k in range(low, high):
+                                out[num_refs] = sent[k]
+                                num_refs += 1
+                            heap[top + row] = first_value + num_values
+                            num_nodes += 1
+                            num_values += 1
+                        low = high
                     top += count
-                    made += 1
-                    begin[made] = top
-                top += count
-            elif op == RUN:
-                kind, num_lengths = words[p + 1], words[p + 2]
-                fields = num_parameters - 3
-                lengths = np.zeros(num_lengths, np.int64)
-                for j in range(fields):
-                    q = register(words[r + j], num_args)
-                    lengths[words[p + 3 + j]] = begin[q + 1] - begin[q]
-                items, group = lengths.max(), fields + (1 if num_lengths > 1 else 0)
-                results = 1 if kind == ONE else count
-                nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, items * group)
-                heap = grown(heap, top, results)
-                if items > 0:
-                    nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
+                elif op == RUN:
+                    kind, num_lengths = words[p + 1], words[p + 2]
+                    fields = num_parameters - 3
+                    lengths = np.zeros(num_lengths, np.int64)
                     for j in range(fields):
-                        q = register(words[r + j], num_args)
-                        last = begin[q + 1] - 1
-                        for i in range(items):
-                            out[num_refs + i * group + j] = heap[min(begin[q] + i, last)]
-                    for i in range(items if num_lengths > 1 else 0):
-                        bits = 0
-                        for k in range(num_lengths):
-                            bits |= (i < lengths[k]) << k
-                        out[num_refs + i * group + fields] = heap[
-                            begin[register(words[r + fields + bits - 1], num_args)]
-                        ]
-                    for i in range(results):
-                        heap[top + i] = first_value + num_values + i
-                    num_nodes += 1
-                    num_refs += items * group
-                    num_values += 1 if kind == ONE else items
-                top += results
-            else:  # ALIAS
-                heap = grown(heap, top, count)
-                for i in range(count):
-                    heap[top + i] = resolved(heap[start + i], first_value, virtual, real)
-                top += count
+                        q = register(words[r + j], num_args) * n + i
+                        lengths[words[p + 3 + j]] = begin[q + 1] - begin[q]
+                    items, group = lengths.max(), fields + (1 if num_lengths > 1 else 0)
+                    results = 1 if kind == ONE else count
+                    nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, items * group)
+                    heap = grown(heap, top, results)
+                    if items > 0:
+                        nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
+                        for j in range(fields):
+                            q = register(words[r + j], num_args) * n + i
+                            low, last = begin[q], begin[q + 1] - 1
+                            for item in range(items):
+                                out[num_refs + item * group + j] = heap[min(low + item, last)]
+                        for item in range(items if num_lengths > 1 else 0):
+                            bits = 0
+                            for k in range(num_lengths):
+                                bits |= (item < lengths[k]) << k
+                            out[num_refs + item * group + fields] = heap[
+                                begin[register(words[r + fields + bits - 1], num_args) * n + i]
+                            ]
+                        for row in range(results):
+                            heap[top + row] = first_value + num_values + row
+                        num_nodes += 1
+                        num_refs += items * group
+                        num_values += 1 if kind == ONE else items
+                    top += results
+                else:  # ALIAS
+                    heap = grown(heap, top, count)
+                    for row in range(count):
+                        heap[top + row] = resolved(heap[start + row], first_value, virtual, real)
+                    top += count
+                begin[made * n + i + 1] = top
             made += 1
-            begin[made] = top
         num_results = words[word]
         for k in range(num_results):
-            g = register(words[word + 1 + k], num_args)
-            for i in range(begin[g], begin[g + 1]):
-                real[virtual] = heap[i]
+            g = register(words[word + 1 + k], num_args) * n
+            for place in range(begin[g], begin[g + n]):
+                real[virtual] = heap[place]
                 virtual += 1
-    node_ptr[len(entries)] = num_nodes
-    return nodes[:num_nodes], out[:num_refs], real, node_ptr, missing
+    node_ptr[len(entries)] = step_ptr[taken] = num_nodes
+    return nodes[:num_nodes], out[:num_refs], real, node_ptr, step_ptr[: taken + 1], missing
 
 
 @native

@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from edbc.base.kept import Kept
+
 if TYPE_CHECKING:
     from edbc.capture.record.table import Operation
     from edbc.capture.standins.standin import Slot
@@ -60,6 +62,8 @@ PLACE = -(1 << 61)
 INDICES = 1 << 60
 """In the place of a step: the numbers from an offset on of those that the recording holds."""
 Triple = tuple[int, int, int]
+MOST_TEMPLATES = 64
+"""Combinations of kept forwards whose templates are kept."""
 
 
 class CannotKeep(BaseException):
@@ -173,6 +177,20 @@ class Program:
         """The entries of its nodes, but for reductions."""
         return [entry for step in self.steps for entry in step.entries]
 
+    def counts_of_steps(self) -> list[list[Count]]:
+        """The sizes of the registers that each step makes."""
+        found: list[list[Count]] = []
+        counts: list[Count] = []
+        for op, parameters, registers in self.steps:
+            read = [-1 - r if r < 0 else counts[r] for r in registers]
+            if op == EACH:
+                count = None if parameters[2] < 0 else read[parameters[2]]
+            else:
+                count = count_after(op, parameters, read)
+            found.append([count] * num_made(op, parameters))
+            counts += found[-1]
+        return found
+
     def words(self) -> list[int]:
         """As numbers: for each step its operation, what follows with its length each; then the results."""
         made = []
@@ -250,6 +268,9 @@ class Programs:
         self._variadic: list[tuple[Reduction | RunOf, dict[int, int]]] = []
         """What nodes of any number of items do, with an entry for each number that was met."""
         self._number_of: dict[Any, int] = {}
+        self.with_patterns: dict[int, tuple[Any, Program]] = {}
+        self.templates: Kept[tuple[int, ...], tuple[Any, Any]] = Kept(MOST_TEMPLATES)
+        """Of whole mini-batches (`ragged.together.templates`)."""
         self._words: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._entries: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._lock = threading.RLock()
@@ -290,6 +311,10 @@ class Programs:
     def variadic_of(self, number: int) -> Reduction | RunOf:
         """That of a number."""
         return self._variadic[number][0]
+
+    def entries_of(self, number: int) -> dict[int, int]:
+        """The entries of what is variadic, by number of items."""
+        return self._variadic[number][1]
 
     def add_entry(self, number: int, count: int, entry: int) -> None:
         """The entry for so many items."""

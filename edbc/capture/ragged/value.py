@@ -19,8 +19,8 @@ Definitions.
 (5) A *ragged class* is a value class with one size that is a symbol, `f32[n,64]`: rows of `f32[64]`, as many as the
     instance brings. A class is ragged when that size differs within the sample that a model is compiled on: the leading
     one of rows looked up by a list or tensor of indices, of lists that forward stacks and of slices of parameters, any
-    one of a tensor that the instance brings, as `f32[1,n,64]` is a batch of one. Compiling decides, and the plan states
-    it; a size that is the same everywhere (heads, gates, channels) stays a number.
+    one of a tensor that the instance brings, as `f32[1,n,64]` is a batch of one (`varying`). Compiling decides, and the
+    plan states it; a size that is the same everywhere (heads, gates, channels) stays a number.
 
 Related: jagged tensors of torch.nested and TensorFlow's RaggedTensor keep rows of a whole batch as one matrix; here
 rows belong to instances until the schedule joins them, so sizes may be anything, and control flow too.
@@ -28,7 +28,7 @@ rows belong to instances until the schedule joins them, so sizes may be anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 
 SYMBOL = "n"
-Sizes = dict[str, set[int]]
-"""Sizes met in the place of the symbol, by class."""
+Sizes = dict[tuple[torch.dtype, tuple[int, ...]], set[int]]
+"""By dtype and shape of a tensor the dimensions that may be a symbol."""
 
 
 def ragged_class(row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> str:
@@ -53,9 +53,21 @@ def ragged_class(row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> s
     return f"{dtype_name(dtype)}[{','.join([*map(str, row_shape[:at]), SYMBOL, *map(str, row_shape[at:])])}]"
 
 
-def varying(sizes: Mapping[str, set[int]]) -> tuple[str, ...]:
-    """The classes of several sizes, sorted."""
-    return tuple(sorted(name for name, met in sizes.items() if len(met) > 1))
+def varying(sizes: Sizes) -> tuple[str, ...]:
+    """The classes of several sizes, sorted. One of most sizes comes first, and tensors of that count for no other:
+    among (4,1,1), (7,1,1) and a (4,1,32) only `f32[n,1,1]` varies, not `f32[4,1,n]`."""
+    of_class: dict[str, set[Any]] = {}
+    for (dtype, shape), places in sizes.items():
+        for at in places:
+            of_class.setdefault(ragged_class(shape[:at] + shape[at + 1 :], dtype, at), set()).add((dtype, shape))
+    found = []
+    while of_class:
+        name, met = max(sorted(of_class.items()), key=lambda item: len(item[1]))
+        if len(met) < 2:
+            break
+        found.append(name)
+        of_class = {other: rest for other in of_class if (rest := of_class[other] - met)}
+    return tuple(sorted(found))
 
 
 class NotRagged(BaseException):

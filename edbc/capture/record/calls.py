@@ -99,6 +99,8 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal asks
         if is_packed(self, args):
+            if type(args[0].data) is Value:  # as an unrolled call has made of the states before it came here
+                args, kwargs = _each(recorder.as_operand, (args, kwargs))
             return on_rows(lambda *rows: general(self, rows, {}), *args, *kwargs.values())
         if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
             rows = cell_rows(recorder, self, args) if inside and not kwargs else None

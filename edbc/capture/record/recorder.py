@@ -199,6 +199,7 @@ class Recorder:
         "autocast",
         "before_books",
         "books",
+        "calls",
         "captures",
         "constants",
         "counted",
@@ -408,7 +409,7 @@ class Recorder:
         self.keeping = False
         """Whether what closed code records is to be kept (`ragged.kept`)."""
         self.kept_forwards = 0
-        """Of how many keys `forward` was tried (`ragged.forwards`)."""
+        """Of how many keys `forward` was tried (`ragged.together`)."""
         self.read_forwards = self.found_forwards = 0
         """How many instances were looked at for that, and of how many forward was known."""
         self.kept_wholes: list[Lazy] = []
@@ -447,6 +448,8 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.num_runs = self.nodes_of_runs = 0
         """Entries that are runs (`ragged.program`), and what they come to."""
+        self.calls: list[int] = []
+        """Of how many calls each of them is, where not all are of one."""
         self.indices: list[np.ndarray] = []
         """What they read, and how many numbers these are."""
         self._num_indices = 0
@@ -828,7 +831,8 @@ class Recorder:
     def note_size(self, size: int, row_shape: Sequence[int], dtype: torch.dtype, at: int = 0) -> None:
         """Where sizes are asked for, note one (`capture.ragged`)."""
         if self.sizes is not None:
-            self.sizes.setdefault(ragged_class(row_shape, dtype, at), set()).add(size)
+            shape = (*row_shape[:at], size, *row_shape[at:])
+            self.sizes.setdefault((dtype, shape), set()).add(at)
 
     def note_sizes(self, tensor: torch.Tensor) -> None:
         """Those of a tensor of the instance's; of masks and indices the leading one."""
@@ -989,6 +993,18 @@ class Recorder:
             begin = end
         self.next_value = begin
         return results
+
+    def run_together(self, program: Program, lines: np.ndarray) -> np.ndarray:
+        """Calls on rows, each with a line of arguments, as one entry; the refs of each result, which is one value of
+        each call. A mini-batch with such an entry has no others."""
+        count = len(lines)
+        self.entries.append(-1 - program.index)
+        self.refs.append(lines.reshape(-1))  # type: ignore[arg-type]
+        self.num_runs += 1
+        self.calls.append(count)
+        begin = self.next_value
+        self.next_value += count * len(program.counts)
+        return np.arange(begin, self.next_value).reshape(len(program.counts), count)
 
     def place(self) -> tuple[int, int, int]:
         """How many entries and refs there are, and the next value."""

@@ -13,6 +13,7 @@ from edbc.capture.record.table import TypeTable
 
 if TYPE_CHECKING:
     from edbc.capture.forward.returned import Collected
+    from edbc.capture.ragged.program import Program
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,10 @@ class Recording:
     """Nodes recorded where gradients were switched off (`trace.gradmode`)."""
     aborted: tuple[int, int] = (0, 0)
     """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
+    programs: Sequence[Program] = ()
+    """Of a mini-batch of runs of many calls each, theirs in order."""
+    step_ptr: np.ndarray | None = None
+    """Where the nodes of each step of these begin, once they are nodes."""
     collected: Collected | None = None
     """The values that instances return, where that is known without `results`."""
 

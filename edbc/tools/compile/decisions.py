@@ -6,7 +6,7 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (1) Cells are chosen with rows and without (`choose`).
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
-    (`ragged.forwards`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
+    (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
     by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 from contextlib import nullcontext
 from pathlib import Path
 from random import Random
@@ -257,6 +259,10 @@ def test_what_a_killed_worker_was_at_is_known(items: Items, expected: list[int],
     ((pid, found),) = data.in_workers.items()
     assert str(pid) in str(caught.value)
     assert found == expected
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    (note,) = [line for line in lines if "edbc: worker" in line]
+    assert f"worker {pid} was at item" in note
+    assert re.findall(r"\d+", note.partition("was at")[2]) == list(map(str, expected))
 
 
 def test_workers_that_have_ended_are_at_nothing() -> None:

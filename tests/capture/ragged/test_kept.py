@@ -19,9 +19,9 @@ from torch import nn
 
 from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
-from edbc.capture.ragged.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import NONE
+from edbc.capture.ragged.together.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.record.recorder import Recorder
 
 

@@ -11,6 +11,7 @@ from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
+import edbc
 from edbc.errors import UnsupportedError
 
 
@@ -60,3 +61,26 @@ def test_several_sequences_of_an_instance_are_refused() -> None:
     """With what to write."""
     with pytest.raises(UnsupportedError, match=r"test_packed.py:\d+: several sequences are packed.*the RNN on each"):
         bound(PacksMany(), [[1, 2]])
+
+
+class PacksFresh(nn.Module):
+    """States that forward makes, for tensors that it changes in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reader = nn.Embedding(VOCAB, HIDDEN), nn.GRU(HIDDEN, HIDDEN, 2, bidirectional=True)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        mask = ids.gt(0).float()
+        packed = pack_padded_sequence(self.words(ids), mask.sum(0).int(), enforce_sorted=False)
+        output, _ = pad_packed_sequence(self.reader(packed, torch.zeros(4, 1, HIDDEN))[0])
+        output *= mask.unsqueeze(2)
+        return output.sum(0)
+
+
+def test_packed_sequences_with_states_of_forwards_own() -> None:
+    """Recorded alike whether such a call was met before or not, which compiling asks for."""
+    torch.manual_seed(0)
+    model, instances = PacksFresh(), [torch.tensor([[1], [2], [3]][:n]) for n in (3, 1, 2, 3)]
+    net = edbc.compile(model, instances)
+    require_eager(net, model, instances)

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
 
+from edbc.capture.ragged.value import varying
+
 
 class Sentences(nn.Module):
     """Row-wise functions, a softmax over n, and three reductions."""
@@ -197,3 +199,12 @@ def test_a_size_that_is_the_same_everywhere_stays_a_number() -> None:
     """Four words in every instance: nothing is ragged."""
     net = bound(Sentences().eval(), [[1, 2, 3, 4], [5, 6, 7, 8]], rows=True)
     assert net.plan.ragged == ()
+
+
+def test_a_class_varies_where_tensors_of_no_other_do() -> None:
+    """Two sizes of one class may be of two tensors that never change: here the fourth is made by forward."""
+    shapes = [(4, 1, 1), (7, 1, 1), (2, 1, 1), (4, 1, 32)]
+    sizes = {(torch.float32, shape): {0, 1, 2} for shape in shapes}
+    assert varying(sizes) == ("f32[n,1,1]",)
+    assert varying(sizes | {(torch.float32, (4, 1, 5)): {0, 1, 2}}) == ("f32[4,1,n]", "f32[n,1,1]")
+    assert varying({(torch.float32, (4, 1)): {0, 1}, (torch.float64, (3, 1)): {0, 1}}) == ()

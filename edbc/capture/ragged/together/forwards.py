@@ -21,13 +21,13 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from edbc.capture.forward.returned import Collected, as_longs
+from edbc.capture.forward.returned import Collected
 from edbc.capture.ragged.expandloops import extents
 from edbc.capture.ragged.kept import (
     BY_SIZES,
@@ -41,13 +41,14 @@ from edbc.capture.ragged.kept import (
     may_keep,
     symbolic_tensor,
 )
-from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Triple, triple
+from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import MOST_VECTORS, Index, Size, along_of, vectors_of
+from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.nests import is_named
 from edbc.capture.standins.shown import Shown
-from edbc.capture.standins.standin import PLAIN, Slot
+from edbc.capture.standins.standin import PLAIN
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -72,7 +73,7 @@ class Forwards:
         self.instances = instances
         self.read: list[_Read | None] = [None] * len(instances)
         """What is known of instances, once it was asked for."""
-        self.runs: list[tuple[KeptCall, list[int]] | None] = [None] * len(instances)
+        self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
 
     @functools.cached_property
     def members(self) -> dict[Any, list[int]]:
@@ -109,32 +110,62 @@ class Forwards:
             elif known is not NOT_KEPT:
                 return self._first(read, sizes is not None, instance)
         run = self.runs[number]
-        return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1])
+        return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1].tolist())
 
-    def at_once(self) -> Collected | None:
-        """What all instances return, where forward runs for none: each is of a forward that is known, fits it, and gets
-        single values from it. O(what they bring), with some microseconds of Python each."""
+    def at_once(self) -> tuple[Collected, Sequence[Program]] | None:
+        """What all instances return, where forward runs for none, and the programs that are recorded: each is of a
+        forward that is known, fits it, and gets single values from it. O(what they bring)."""
         rec = self.rec
         rec.next_instance(0)
         if not (can_keep(rec) and rec.ragged and self._pays()):
             return None
         known: list[Any] = [None if key is None else rec.functions.get(key) for key in self.members]
-        if not all(type(of_key) is KeptCall and of_key.form is not None for of_key in known):
+        if not known or not all(type(of_key) is KeptCall and of_key.form is not None for of_key in known):
             return None
+        taken: list[_Taken] = []
         with suppress(OverflowError, CannotKeep):
             for of_key, members in zip(known, self.members.values(), strict=True):
-                self._take_in(of_key, members)
-        if None in self.runs:
+                lines = self._take_in(of_key, members)
+                if lines is None:
+                    return None
+                taken.append(_Taken(of_key, members, lines, with_patterns(rec.table, of_key.program)))
+        if len(taken) < len(known) or not all(map(_Taken.returns_values, taken)):
             return None
-        refs, slots, nests, ends = list[int](), list[Slot](), list[Any](), list[int]()
-        runs: list[Any] = self.runs
-        for call, flat in runs:
-            form, results = call.form, rec.run(call.program, flat)
-            refs += [results[k].start if k >= 0 else flat[-3 - 3 * k] for k in form.sources]
-            slots += form.slots
-            nests.append(form.nest)
-            ends.append(len(refs))
-        return Collected(as_longs(refs), slots, nests, ends, result_ptr=[0, *ends])
+        if torch.is_grad_enabled():
+            return self._collected(taken, self._in_turn(taken)), ()
+        made = [rec.run_together(of.program, of.lines) for of in taken]
+        return self._collected(taken, made), [of.program for of in taken]
+
+    def _in_turn(self, taken: Sequence[_Taken]) -> list[Ints]:
+        """A run for each instance, and the refs of their results by key. Gradients are sums over batches in the order
+        of their nodes: those have the bits that they have where instances are recorded for the first time, or captured,
+        and patterns are found among nodes."""
+        made = [np.empty((len(of.call.program.counts), len(of.members)), np.int64) for of in taken]
+        for k, row in self._places(taken):
+            program, line = taken[k].call.program, taken[k].lines[row]
+            made[k][:, row] = [refs.start for refs in self.rec.run(program, line.tolist())]
+        return made
+
+    def _places(self, taken: Sequence[_Taken]) -> list[tuple[int, int]]:
+        """Of each instance in order the number of its key, and its own there."""
+        places = sorted((i, k, row) for k, of in enumerate(taken) for row, i in enumerate(of.members))
+        return [(k, row) for _, k, row in places]
+
+    def _collected(self, taken: Sequence[_Taken], made: Sequence[Ints]) -> Collected:
+        """What instances return, where `made` has the refs of each result of a key's instances."""
+        found = [of.results(refs) for of, refs in zip(taken, made, strict=True)]
+        forms: list[Any] = [of.call.form for of in taken]
+        if len(taken) == 1:
+            (refs,), (form,), count = found, forms, len(self.instances)
+            ends, slots, nests = [*range(0, refs.size + 1, refs.shape[1] or 1)], form.slots * count, [form.nest] * count
+            if not refs.size:
+                ends = [0] * (count + 1)
+            return Collected(refs.reshape(-1), slots, nests, ends[1:], result_ptr=ends)
+        parts = self._places(taken)
+        refs = np.concatenate([found[k][row] for k, row in parts])
+        ends = [0, *itertools.accumulate(len(forms[k].slots) for k, _ in parts)]
+        slots = [slot for k, _ in parts for slot in forms[k].slots]
+        return Collected(refs, slots, [forms[k].nest for k, _ in parts], ends[1:], result_ptr=ends)
 
     def _pays(self) -> bool:
         return 2 * self.rec.found_forwards > self.rec.read_forwards - FEW
@@ -163,31 +194,51 @@ class Forwards:
                 return first_whole_call(rec, read.key, sizes, by_sizes, given, forward, args)
         return self.function(self.shadow, instance)
 
-    def _take_in(self, known: KeptCall, members: list[int]) -> None:
-        """The runs of instances of one key, as far as they fit. O(rows + indices), natively but for the leaves."""
+    def _take_in(self, known: KeptCall, members: list[int]) -> Ints | None:
+        """The runs of instances of one key, as far as they fit, and their arguments, a line for each, where all do.
+        O(rows + indices), natively but for the leaves."""
         self.rec.found_forwards += len(members)
+        fitting = members
         if len(members) < MANY:
-            for i in members:
-                flat = known.flat(self.rec, _given(self.rec, self.of(i).leaves))
-                self.runs[i] = None if flat is None else (known, flat)
-                if flat is None:
-                    self.of(i).key = None
-            return
-        brought = self._brought(members)
-        fits = brought.fits(known)
-        if not fits.all():
-            for i in np.flatnonzero(~fits).tolist():
-                self.of(members[i]).key = None
-            members = [i for i, fit in zip(members, fits.tolist(), strict=True) if fit]
-            if not members:
-                return
+            flats = [known.flat(self.rec, _given(self.rec, self.of(i).leaves)) for i in members]
+            fitting = [i for i, flat in zip(members, flats, strict=True) if flat is not None]
+            lines = np.array([flat for flat in flats if flat is not None], np.int64)
+        else:
             brought = self._brought(members)
-        for i, run in zip(members, brought.runs(known), strict=True):
-            self.runs[i] = known, run
+            fits = brought.fits(known)
+            if not fits.all():
+                fitting = [i for i, fit in zip(members, fits.tolist(), strict=True) if fit]
+                brought = self._brought(fitting)
+            lines = brought.runs(known) if fitting else np.zeros((0, 0), np.int64)
+        for i in set(members).difference(fitting):
+            self.of(i).key = None
+        for i, line in zip(fitting, lines, strict=True):
+            self.runs[i] = known, line
+        return lines if len(fitting) == len(members) else None
 
     def _brought(self, members: list[int]) -> _Brought:
         read = [self.of(i) for i in members]
         return _Brought(self.rec, [of.leaves for of in read], [of.sizes for of in read])
+
+
+class _Taken(NamedTuple):
+    """The instances of one key, the arguments of each, and what is recorded for them."""
+
+    call: KeptCall
+    members: Sequence[int]
+    lines: Ints
+    program: Program
+
+    def returns_values(self) -> bool:
+        """Whether each result is one value of each instance, for any of them that has rows."""
+        sizes = list(self.lines.T[2::3])
+        return all(count is None or bool(np.all(size_of(count, sizes) == 1)) for count in self.program.counts)
+
+    def results(self, made: Ints) -> Ints:
+        """The refs of what each instance returns, where `made` has those of each result of the run."""
+        form: Any = self.call.form
+        columns = [made[k] if k >= 0 else self.lines[:, -3 - 3 * k] for k in form.sources]
+        return np.array(columns, np.int64).reshape(len(columns), len(self.lines)).T
 
 
 def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
@@ -234,8 +285,8 @@ class _Brought:
                 fit &= (sizes[-1] > 0) & (sizes[-1] <= extra.table.shape[0])
         return fit & known.fits(self.indices, sizes)
 
-    def runs(self, known: KeptCall) -> list[list[int]]:
-        """The arguments of each instance's run; what they name is recorded."""
+    def runs(self, known: KeptCall) -> Ints:
+        """The arguments of each instance's run, a line each; what they name is recorded."""
         rec, flat = self.rec, list[Any]()
         for tensors, at, size in self.rows:
             is_apart = len(set(map(id, tensors))) < len(tensors)  # equal ones stay one
@@ -267,7 +318,7 @@ class _Brought:
         lines = np.empty((self.count, len(flat)), np.int64)
         for k, column in enumerate(flat):
             lines[:, k] = column
-        return lines.tolist()
+        return lines
 
 
 def _begins(sizes: Ints) -> Ints:

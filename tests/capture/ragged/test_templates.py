@@ -1,0 +1,217 @@
+"""Runs of all instances of a kept forward: bits, graphs, schedules and patterns by steps, against those by nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import bound
+from randomforwards import instance, model_of, source_of
+from rowparity import HIDDEN, VOCAB, leaves, of_model, sentence
+from torch import nn
+
+from edbc.base.graph import Graph
+from edbc.capture.forward import buildloops
+from edbc.capture.forward.build import Capture
+from edbc.capture.ragged.program import EACH, REDUCE
+from edbc.capture.ragged.together import templates
+from edbc.capture.ragged.together.forwards import Forwards
+from edbc.run.session import Net
+from edbc.schedule.checker import check_schedule
+from edbc.schedule.policy import Policy
+from edbc.schedule.scheduler import run, with_nodes
+
+
+@torch.no_grad()
+def captured(net: Net, instances: Sequence[Any], by_nodes: bool = False) -> Capture:
+    """The mini-batch; each instance as a run of its own where it is `by_nodes`."""
+    with pytest.MonkeyPatch.context() as patch:
+        if by_nodes:
+            patch.setattr(Forwards, "at_once", lambda self: None)
+        return net.prepare(instances).capture
+
+
+@torch.no_grad()
+def require_bits(net: Net, instances: Sequence[Any]) -> bool:
+    """The same bits at once, each instance as a run of its own, alone, captured, in another order and in parts; what
+    passes make is verified. Whether there was a graph of steps."""
+    net.passes.verifies = net._preparing.verifies = net._executing.verifies = True
+    found = leaves(net(instances))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Forwards, "at_once", lambda self: None)
+        in_turn = leaves(net(instances))
+    others = [in_turn, leaves(net(instances[::-1])[::-1]), leaves(net([x])[0] for x in instances)]
+    others.append(leaves([*net(instances[:3]), *net(instances[3:])]))
+    others.append(leaves(net(net.capture_all(instances))))
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(found, other, strict=True))
+    return net.prepare(instances).capture.of_steps is not None
+
+
+def require_random_steps(seeds: range, folder: Path) -> int:
+    """Bits of random closed forwards; of how many there were graphs of steps."""
+    count = 0
+    for seed in seeds:
+        rng = Random(seed)
+        torch.manual_seed(seed)
+        text, form = source_of(rng)
+        model = model_of(text, folder, f"steps_{seed}").eval()
+        some = lambda: instance(rng, form, rng.randint(1, 7))  # noqa: B023, E731
+        net = bound(model, [some() for _ in range(6)], cells="auto", rows=True)
+        with torch.no_grad():
+            net([some() for _ in range(8)])
+        count += require_bits(net, [some() for _ in range(24)])
+    return count
+
+
+def test_random_forwards_have_the_same_bits_by_steps(tmp_path: Path) -> None:
+    """And about half of them have graphs of steps: others return a constant, or rows that only one size has."""
+    assert require_random_steps(range(20), tmp_path) >= 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+def test_many_random_forwards_have_the_same_bits_by_steps(part: int, tmp_path: Path) -> None:
+    """The same for 400 of them."""
+    assert require_random_steps(range(100 + 100 * part, 200 + 100 * part), tmp_path) >= 40
+
+
+class Pools(nn.Module):
+    """Functions of rows, chains of additions, and one value that all rows read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN)
+        self.state = nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        g = self.up(h)
+        added = h + g + torch.tanh(g)
+        state = self.state(added.sum(0)) + added[0]
+        return torch.tanh((added + state + h).mean(0)), state
+
+
+class Branches(Pools):
+    """Another forward for each size of a list that brings no rows."""
+
+    def forward(self, instance):
+        ids, others = instance
+        h = torch.tanh(self.up(self.words(torch.tensor(ids))))
+        return {"mean": h.mean(0), "all": [h.sum(0)] * len(others)}
+
+
+def test_a_schedule_of_steps_is_one_of_their_nodes() -> None:
+    """The template's batches, whatever the sizes; and as many as by nodes."""
+    net, rng = of_model(Pools(), sentence), Random(1)
+    for count in (8, 40, 8):
+        instances = [sentence(rng) for _ in range(count)]
+        found, by_nodes = captured(net, instances), captured(net, instances, by_nodes=True)
+        assert found.of_steps is not None
+        assert by_nodes.of_steps is None
+        schedule = net.schedule(found)
+        check_schedule(found.graph, schedule)
+        assert schedule.num_batches == run(found.of_steps.template.graph, net.policy).num_batches
+        assert schedule.num_batches == net.schedule(by_nodes).num_batches
+        assert found.graph.num_nodes == by_nodes.graph.num_nodes
+        counts = [dict(zip(*np.unique(c.graph.node_type, return_counts=True), strict=True)) for c in (found, by_nodes)]
+        assert counts[0] == counts[1]
+
+
+def test_instances_of_several_forwards_are_one_mini_batch() -> None:
+    """Each a run of its own, with steps of one type in one batch, and results in the order of the instances."""
+
+    def make(rng: Random) -> tuple[list[int], tuple[str, ...]]:
+        return sentence(rng), ("a",) * rng.randint(0, 2)
+
+    model = Branches().eval()
+    rng = Random(3)
+    net = bound(model, [make(rng) for _ in range(9)], cells="auto", rows=True)
+    with torch.no_grad():
+        net([make(rng) for _ in range(20)])
+        instances = [make(rng) for _ in range(30)]
+        for ours, instance in zip(net(instances), instances, strict=True):
+            theirs = model(instance)
+            assert len(ours["all"]) == len(instance[1])
+            torch.testing.assert_close(ours, theirs)
+    found = captured(net, instances)
+    assert found.of_steps is not None
+    types = found.graph.types
+    batches = [types[kind].name for kind, _ in net.schedule(found).batches()]
+    assert len(batches) == len(set(batches))
+
+
+@torch.no_grad()
+def test_without_sharing_every_node_of_a_step_runs() -> None:
+    """And with it those of steps are still told: equal words are one node of their step."""
+    net = of_model(Pools(), sentence)
+    instances = [[1, 2, 3], [3, 2, 1, 1], *[[1, 2]] * 20]
+    whole, shared = net.prepare(instances, without=("share",)), net.prepare(instances)
+    assert shared.shared_nodes > 20
+    assert whole.capture.graph.num_nodes == shared.capture.graph.num_nodes + shared.shared_nodes
+    for batch in (whole, shared):
+        assert batch.capture.of_steps is not None
+        assert batch.capture.of_steps.step_ptr[-1] == batch.capture.graph.num_nodes
+        check_schedule(batch.capture.graph, batch.schedule)
+    assert whole.schedule.num_batches == shared.schedule.num_batches
+
+
+def test_patterns_of_steps_are_of_the_same_rows() -> None:
+    """A chain of additions is one sum up to what all rows read, which is no row; what is read twice stays."""
+    net = of_model(Pools(), sentence)
+    table = net.table
+    plain = [program for program in table.programs._programs if len(program.steps) > 6]
+    whole = max(plain, key=lambda program: len(program.steps))
+    made = templates.with_patterns(table, whole)
+    assert made is templates.with_patterns(table, whole)
+    assert len(made.steps) < len(whole.steps)
+    assert made.counts == whole.counts
+    arity = {len(step.registers) for step in made.steps if step.op == EACH and table.entries[step.parameters[0]].is_sum}
+    assert max(arity) > 2
+    reads = [(step, made.counts_of_steps()[k][0]) for k, step in enumerate(made.steps) if step.op == EACH]
+    for step, count in reads:
+        assert (count is None) == (step.parameters[2] < 0)
+    assert sum(step.op == REDUCE for step in made.steps) == sum(step.op == REDUCE for step in whole.steps)
+
+
+def test_steps_without_nodes_leave_out_their_batches() -> None:
+    """A schedule of steps, and of which nodes each has: none for the second one."""
+    small = Graph.build(["a", "b", "c"], [("a", []), ("b", [0]), ("c", [0, 1])])
+    graph = Graph.build(["a", "b", "c"], [("a", []), ("a", []), ("c", [0]), ("c", [1])])
+    schedule = run(small, Policy("depth"))
+    found = with_nodes(graph, schedule, np.array([0, 2, 3]), np.array([0, 2, 2, 2, 4]))
+    check_schedule(graph, found)
+    assert [(kind, nodes.tolist()) for kind, nodes in found.batches()] == [(0, [0, 1]), (2, [2, 3])]
+
+
+def test_numbered_is_what_building_makes_of_nodes_alone() -> None:
+    """Against `number_values`, `local_refs` and `as_operands`; and the first ref of another mini-batch is told."""
+    rng = np.random.default_rng(0)
+    num_operands, num_outputs, kinds = np.array([0, 2, 3]), np.array([1, 2, 1]), np.array([4, 0, 2])
+    for _ in range(20):
+        entries, refs, values = [0], list[int](), 1
+        for entry in rng.integers(0, 3, 12).tolist():
+            refs += [int(rng.integers(-5, values)) for _ in range(num_operands[entry])]
+            entries.append(entry)
+            values += int(num_outputs[entry])
+        local, results = np.array(refs, np.int64), rng.integers(-5, values, 4)
+        shift = lambda x: np.where(x >= 0, x + 1000, x - 50)  # noqa: E731
+        told = np.array(entries, np.int64)
+        args = told, shift(local), shift(results), 1000, 50, 5, kinds, num_operands, num_outputs
+        kind, ptr, nodes, outputs, result_node, result_output, foreign = buildloops.numbered(*args)
+        wanted, _, value_node, value_output = buildloops.number_values(told, num_operands, num_outputs)
+        assert foreign == -1
+        assert kind.tolist() == kinds[told].tolist()
+        assert ptr.tolist() == wanted.tolist()
+        for found, of in (((nodes, outputs), local), ((result_node, result_output), results)):
+            for a, b in zip(found, buildloops.as_operands(of, value_node, value_output), strict=True):
+                assert a.tolist() == b.tolist()
+        if refs:
+            foreign_refs = shift(local)
+            foreign_refs[[0, -1]] = -60
+            assert buildloops.numbered(told, foreign_refs, *args[2:])[-1] == 0
