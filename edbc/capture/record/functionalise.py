@@ -14,9 +14,9 @@ Definitions.
     then on a stand-in stands in its place wherever torch gets it, the tensors that eager made views of it included.
 
 (4) A name is *alone* where no other shows its memory: it is a copy, or stands for the result of a node whose function
-    makes memory of its own; no function that may give a view has read it; and nobody else holds its `ref`, the integer
-    that a name shares with its views. So it is told without a list of names: by the references to one integer, and by
-    the nodes that were recorded since.
+    makes memory of its own, or a view of one; no function that may give a view has read it; and nobody else holds its
+    `ref`, the integer that a name shares with its views. So it is told without a list of names: by the references to
+    one integer, and by the nodes that were recorded since.
 
 Keeping books of views costs a little at each of them, so nobody does before a name changes that is not alone: then the
 instance (or the cell) is recorded again, and all later ones of the recorder keep books. Vertex functions cannot.
@@ -43,6 +43,7 @@ from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
 from edbc.capture.standins.made import Buffer
+from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
 
 if TYPE_CHECKING:
@@ -169,6 +170,7 @@ class Changes:
         Where `new` is not computed from what was there (it `overwrites` it), that has a gradient nevertheless: zeros.
         """
         self._refuse_held(name)
+        _refuse_overlapping(self.rec, name.slot)
         new = _fitting(self.rec, name, new)
         memory = self.memory_of(name)
         path, requires_none = memory.path(name), self._requires_none(memory)
@@ -370,7 +372,7 @@ def is_alone(rec: Recorder, name: Any) -> bool:
     is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE
     if is_copy and not others:
         return True
-    if name.slot.views or (not is_copy and (ref < rec.first_value or ref <= rec.last_stacked)):
+    if not is_copy and (ref < rec.first_value or ref <= rec.last_stacked):
         return False
     value, place = rec.next_value, len(rec.refs)
     for index in reversed(rec.entries[-MOST_SINCE:]):
@@ -498,6 +500,21 @@ def _is_seen_in_place(content: Value, path: tuple[View, ...]) -> bool:
     return seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
 
 
+def _refuse_overlapping(rec: Recorder, slot: Slot) -> None:
+    """Raise RuntimeError, as eager, where a view shows one element in several places (`expand`)."""
+    overlaps = rec.overlaps.get(slot)
+    if overlaps is None:
+        seen = torch.empty(slot.base.shape, device="meta")
+        for view in slot.views:
+            seen = view.apply(seen, rec.shared_meta)
+        overlaps = rec.overlaps[slot] = any(n > 1 and not s for n, s in zip(seen.shape, seen.stride(), strict=True))
+    if overlaps:
+        raise RuntimeError(
+            f"{user_location()}: more than one element of the tensor that is changed stands in one place of memory; "
+            "change a copy (x = x.clone())"
+        )
+
+
 _OPERATORS = {
     "iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.true_divide,
     "ifloordiv": torch.floor_divide, "imod": torch.remainder, "ipow": torch.pow, "iand": torch.bitwise_and,
@@ -518,6 +535,8 @@ class OfChange(NamedTuple):
 def changed_alone(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Value:
     """A name that is alone, which shows from now on what a function gives for it and other arguments."""
     name: Value = args[0]
+    if name.slot.views:
+        _refuse_overlapping(rec, name.slot)
     new = rec.function(function, args, {})
     if type(new) is Value and new.slot is name.slot and rec.flows:
         show(rec, name, new.ref)

@@ -114,10 +114,14 @@ def looks_at_values(function: Callable[..., Any], name: str) -> bool:
 
 @cache
 def is_pointwise(name: str) -> bool:
-    """True for what computes each element from the operands' elements at its place alone, as torch tells."""
-    function = getattr(torch.ops.aten, name, None)
-    return function is not None and any(
-        torch.Tag.pointwise in getattr(function, overload).tags for overload in function.overloads()
+    """True for what computes each element from the operands' elements at its place alone, as torch tells; of
+    `masked_fill_` it tells out of place only."""
+    functions = (getattr(torch.ops.aten, one, None) for one in (name, name.removesuffix("_")))
+    return any(
+        torch.Tag.pointwise in getattr(function, overload).tags
+        for function in functions
+        if function is not None
+        for overload in function.overloads()
     )
 
 

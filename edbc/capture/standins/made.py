@@ -139,6 +139,18 @@ class Made(Lazy):
         constant = self.materialise()
         return turned(self, constant.rec.copied(constant))
 
+    def fill_(self, value: Any) -> Any:
+        """Another description, of what nobody has looked at yet."""
+        is_plain = type(value) in PLAIN_NUMBERS and value == value and repr(value) != "-0.0"
+        if type(self) is not Made or not is_plain or self.tensor is not None or self.as_rows is not None:
+            return Lazy.fill_(self, value)  # type: ignore[attr-defined]
+        self.described = self.described._replace(function=torch.full, given=(value,))
+        return self
+
+    def zero_(self) -> Any:
+        """See fill_."""
+        return self.fill_(0)
+
     def __setitem__(self, index: Any, value: Any) -> None:
         is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
         if is_plain and type(value) in _NUMBERS:

@@ -100,7 +100,9 @@ def refuse_ended() -> NoReturn:
 MOST_OPERANDS = 64
 """Rows of a table that one node stacks."""
 _LOOK = "the value of a tensor was asked for while recording"
-PLAIN = frozenset((int, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format))
+PLAIN = frozenset(
+    (int, bool, str, type(None), type(Ellipsis), torch.dtype, torch.device, torch.layout, torch.memory_format)
+)
 """Classes whose equal objects are the same in a call."""
 LOOK_REMEDY = (
     "what is recorded here must not depend on values; compute with the tensor (torch.where, gather), take the decision "

@@ -209,14 +209,32 @@ def whose_part_is_there(net: Any, words: list[int]) -> Any:
     return h, part
 
 
+def of_a_view_whose_base_is_gone(net: Any, words: list[int]) -> Any:
+    h = torch.outer(net.table(torch.tensor(words[0])), net.start).reshape(1, -1, len(net.start))[0]
+    other = (h * 2.0).t().unsqueeze(0)
+    other.masked_fill_(h.t() > 0.1, 0.5)
+    h += other[0]
+    h[:, :1] *= 2.0
+    return h, other
+
+
+def of_views_of_one(net: Any, words: list[int]) -> Any:
+    h = torch.outer(net.table(torch.tensor(words[0])), net.start)
+    one, other = h[..., 0], h.view(-1)
+    del h
+    one += 1.0
+    return one, other
+
+
 ALONE = (
     in_loops, by_recursion, kept_in_a_list, of_two_names, of_an_enclosing_function, wider, of_a_result,
     when_the_view_is_gone, of_a_stack, of_a_sum_of_none, of_its_parts, of_an_attribute_s_part,
+    of_a_view_whose_base_is_gone,
 )  # fmt: skip
 SHARED = (
     seen_through_a_view, given, while_a_view_is_there, of_a_row, whose_row_is_there, stacked, of_a_stack_s_item,
     of_an_item_alone, of_a_largest, of_a_list_s_item, of_its_rows,
-    whose_part_is_there,
+    whose_part_is_there, of_views_of_one,
 )  # fmt: skip
 
 
@@ -236,7 +254,7 @@ class OfZeros(Base):
         same = rows
         rows[0] = self.table(torch.tensor(words[0])) * self.start
         rows[1] = 1.0
-        state = torch.zeros(len(self.start))
+        state = torch.empty(len(self.start)).fill_(1.5).zero_()
         for word in words:
             state += self.table(torch.tensor(word))
         return rows, same.sum(0), state
@@ -256,6 +274,22 @@ def test_what_would_not_fit_is_refused_as_in_eager() -> None:
         total = 0.0
         total += net.out(net.start).sum()
         total += net.start
+        return total
+
+    model = seeded(Base, forward)
+    with pytest.raises(RuntimeError):
+        model([1])
+    shadow, recorder = recording_shadow(ModelView(model), TypeTable())
+    with pytest.raises((RuntimeError, EdbcError)):
+        capture(shadow, recorder, [[1]])
+
+
+def test_one_element_in_several_places_is_refused_as_in_eager() -> None:
+    """A view that shows an element more than once, whether its base is there or not."""
+
+    def forward(net: Any, words: list[int]) -> Any:
+        total = (net.table(torch.tensor(words[0])) * 2.0).unsqueeze(0).expand(2, -1)
+        total += 1.0
         return total
 
     model = seeded(Base, forward)
