@@ -170,9 +170,13 @@ class Changes:
         Where `new` is not computed from what was there (it `overwrites` it), that has a gradient nevertheless: zeros.
         """
         self._refuse_held(name)
-        _refuse_overlapping(self.rec, name.slot)
-        new = _fitting(self.rec, name, new)
         memory = self.memory_of(name)
+        if memory.path(name) and _overlaps(self.rec, tuple(memory.content.shape), memory.path(name)):
+            raise RuntimeError(
+                f"{user_location()}: one element of the tensor that is changed stands in several places; change a copy "
+                "(x = x.clone())"
+            )
+        new = _fitting(self.rec, name, new)
         path, requires_none = memory.path(name), self._requires_none(memory)
         needs_none = requires_none and (not self.rec.flows or self.rec.requires_none(new))
         if any(view.detaches for view in path) and not needs_none:
@@ -374,6 +378,8 @@ def is_alone(rec: Recorder, name: Any) -> bool:
         return True
     if not is_copy and (ref < rec.first_value or ref <= rec.last_stacked):
         return False
+    if name.slot.views and _overlaps(rec, name.slot.base.shape, name.slot.views):
+        return False
     value, place = rec.next_value, len(rec.refs)
     for index in reversed(rec.entries[-MOST_SINCE:]):
         if index < 0:  # a run (`capture.ragged`)
@@ -500,19 +506,16 @@ def _is_seen_in_place(content: Value, path: tuple[View, ...]) -> bool:
     return seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
 
 
-def _refuse_overlapping(rec: Recorder, slot: Slot) -> None:
-    """Raise RuntimeError, as eager, where a view shows one element in several places (`expand`)."""
-    overlaps = rec.overlaps.get(slot)
-    if overlaps is None:
-        seen = torch.empty(slot.base.shape, device="meta")
-        for view in slot.views:
+def _overlaps(rec: Recorder, shape: tuple[int, ...], views: tuple[View, ...]) -> bool:
+    """Whether a chain of views of a tensor of some shape shows one element in several places (`expand`)."""
+    key = shape, views
+    known = rec.overlaps.get(key)
+    if known is None:
+        seen = torch.empty(shape, device="meta")
+        for view in views:
             seen = view.apply(seen, rec.shared_meta)
-        overlaps = rec.overlaps[slot] = any(n > 1 and not s for n, s in zip(seen.shape, seen.stride(), strict=True))
-    if overlaps:
-        raise RuntimeError(
-            f"{user_location()}: more than one element of the tensor that is changed stands in one place of memory; "
-            "change a copy (x = x.clone())"
-        )
+        known = rec.overlaps[key] = any(n > 1 and not s for n, s in zip(seen.shape, seen.stride(), strict=True))
+    return known
 
 
 _OPERATORS = {
@@ -535,8 +538,6 @@ class OfChange(NamedTuple):
 def changed_alone(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Value:
     """A name that is alone, which shows from now on what a function gives for it and other arguments."""
     name: Value = args[0]
-    if name.slot.views:
-        _refuse_overlapping(rec, name.slot)
     new = rec.function(function, args, {})
     if type(new) is Value and new.slot is name.slot and rec.flows:
         show(rec, name, new.ref)

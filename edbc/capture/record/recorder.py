@@ -308,8 +308,8 @@ class Recorder:
         """What is to be done before books are kept."""
         self.seen_in_place: dict[Any, bool] = {}
         """Whether a view shows its content itself, by the slots of both."""
-        self.overlaps: dict[Slot, bool] = {}
-        """Whether a view shows one element in several places."""
+        self.overlaps: dict[Any, bool] = {}
+        """Whether a view shows one element in several places, by the shape of its content and its steps."""
         self.is_view: dict[int, bool] = {}
         self.is_apart: dict[int, bool] = {}
         """What `functionalise` knows of entries."""

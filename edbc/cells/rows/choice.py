@@ -35,7 +35,7 @@ def choice_of(cell: CellGraph) -> ChoiceKernel | None:
     if len(cell.ops) != 1 or len(cell.operands) != 1 or cell.outputs != (cell.ops[0].name,):
         return None
     op, (_, operand) = cell.ops[0], cell.operands[0]
-    name = _CHOICES.get(op.call) if op.op == "generic" and not op.sources[0].views else None
+    name = _CHOICES.get(op.call) if op.op == "generic" and op.sources and not op.sources[0].views else None
     if name is None or operand.dtype not in ("f32", "f64") or not operand.size or op.result.shape:
         return None
     args, kwargs = op.template
