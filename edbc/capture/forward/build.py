@@ -8,7 +8,7 @@ output each. Patterns of the plan become one node (`capture.patterns`). Everythi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
@@ -134,8 +134,7 @@ def build_last(recording: Recording, collected: Collected, reads: Reads) -> Capt
     )
     if foreign < 0:
         local, used = buildloops.compact(local)
-        recording = replace(
-            recording,
+        recording = recording.changed(
             refs=local[: len(refs)],
             external_source=[recording.external_source[i] for i in used.tolist()],
             external_index=[recording.external_index[i] for i in used.tolist()],

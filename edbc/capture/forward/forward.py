@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +56,7 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], set
     if at_once is not None:
         recorder.tracer.require_unchanged()
         ends = [] if at_once[1] else [*range(1, len(instances) + 1)]
-        return replace(recorder.finish([], ends), collected=at_once[0], programs=at_once[1])
+        return recorder.finish([], ends).changed(collected=at_once[0], programs=at_once[1])
     if recorder.run_segment is None:
         return _record_in_turn(shadow, recorder, instances, settles, forward)
     try:

@@ -73,7 +73,7 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
 
     if any(type(pool) is Pool for pool in recording.constants.values()):
         constants = {k: pool.settled() if type(pool) is Pool else pool for k, pool in recording.constants.items()}
-        recording = replace(recording, constants=constants)
+        recording = recording.changed(constants=constants)
     if not recorder.num_runs:
         return recording, collected
 
@@ -85,23 +85,21 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
     while True:
         arrays = table.arrays()
         nodes, out, real, node_ptr, step_ptr, missing = expandloops.expanded(
-            entries, refs, calls, first, recorder.next_value - first, indices, arrays.num_operands, arrays.num_outputs,
-            *programs.arrays(),
+            entries, refs, calls, first, recorder.next_value - first, indices, recorder.room, arrays.num_operands,
+            arrays.num_outputs, *programs.arrays(),
         )  # fmt: skip
         if not len(missing):
             break
         add_missing(table, missing.tolist())
     recorder.nodes_of_runs = len(nodes) - len(entries) + recorder.num_runs
-    results = collected.refs
-    is_own = (results >= first) & (results < first + len(real))
+    collected = collected._replace(refs=expandloops.real_refs(collected.refs, first, real))
+    if recorder.calls:
+        return recording.changed(entries=nodes, refs=out, step_ptr=step_ptr), collected
     ends = node_ptr[np.array(recording.instance_ends, np.int64)].tolist() if recording.instance_ends else []
     begin, end = node_ptr[list(recording.aborted)].tolist()
-    made = replace(
-        recording, entries=nodes, refs=out, instance_ends=ends, detached=_detached(recording.detached, node_ptr),
-        aborted=(begin, end), step_ptr=step_ptr if recorder.calls else None,
-    )  # fmt: skip
-    own = np.where(is_own, real[np.where(is_own, results - first, 0)], results) if len(real) else results
-    return made, collected._replace(refs=own)
+    detached = _detached(recording.detached, node_ptr)
+    made = recording.changed(entries=nodes, refs=out, instance_ends=ends, detached=detached, aborted=(begin, end))
+    return made, collected
 
 
 def _detached(entries: Any, node_ptr: Ints) -> Any:

@@ -23,22 +23,22 @@ from edbc.native.kinds import inner, native
 
 @native
 def expanded(  # type: ignore[no-untyped-def]
-    entries, refs, calls, first_value, num_virtual, indices, num_operands, num_outputs, words, word_ptr, entry_of_count,
-    reduction_ptr,
+    entries, refs, calls, first_value, num_virtual, indices, room, num_operands, num_outputs, words, word_ptr,
+    entry_of_count, reduction_ptr,
 ):  # fmt: skip
     """Entries and refs of nodes alone; the ref of each value that was recorded; how many nodes there are before each
     recorded entry, and before each step of each run; and what reductions of so many values have no entry yet, as pairs,
     for which 0 stands.
 
     A run is of so many `calls`, one where none are told; each step is taken for all of them before the next. Registers
-    are vectors in `heap`, register r of call i in `heap[begin[r * calls + i] : begin[r * calls + i + 1]]`.
-    O(rows * operands).
+    are vectors in `heap`, register r of call i in `heap[begin[r * calls + i] : begin[r * calls + i + 1]]`. As much
+    `room` is made for nodes, refs and registers as the one before needed, for it is told. O(rows * operands).
     """
-    nodes, out = np.empty(2 * len(entries) + 64, np.int64), np.empty(4 * len(refs) + 256, np.int64)
+    nodes, out = np.empty(2 * len(entries) + room[0], np.int64), np.empty(4 * len(refs) + room[1], np.int64)
     real, node_ptr = np.empty(num_virtual, np.int64), np.empty(len(entries) + 1, np.int64)
-    heap, begin = np.empty(4096, np.int64), np.empty(65, np.int64)
+    heap, begin = np.empty(room[2], np.int64), np.empty(65, np.int64)
     step_ptr, missing = np.empty(64, np.int64), np.empty(0, np.int64)
-    num_nodes = num_refs = virtual = num_values = at = run = taken = 0
+    num_nodes = num_refs = virtual = num_values = at = run = taken = most = 0
     for position in range(len(entries)):
         node_ptr[position] = num_nodes
         entry = entries[position]
@@ -279,6 +279,7 @@ def expanded(  # type: ignore[no-untyped-def]
                     top += count
                 begin[made * n + i + 1] = top
             made += 1
+        most = max(most, top)
         num_results = words[word]
         for k in range(num_results):
             g = register(words[word + 1 + k], num_args) * n
@@ -286,7 +287,17 @@ def expanded(  # type: ignore[no-untyped-def]
                 real[virtual] = heap[place]
                 virtual += 1
     node_ptr[len(entries)] = step_ptr[taken] = num_nodes
+    room[0], room[1], room[2] = num_nodes + 64, num_refs + 256, most + 64
     return nodes[:num_nodes], out[:num_refs], real, node_ptr, step_ptr[: taken + 1], missing
+
+
+@native
+def real_refs(refs, first_value, real):  # type: ignore[no-untyped-def]
+    """The refs that recorded ones come to."""
+    found = refs.copy()
+    for i in range(len(refs)):
+        found[i] = resolved(refs[i], first_value, len(real), real)
+    return found
 
 
 @native

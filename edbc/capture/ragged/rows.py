@@ -54,6 +54,8 @@ class Pool(list[torch.Tensor]):
         """As a mini-batch has them: one table, or a list where gradients go to some."""
         if any(matrix.requires_grad for matrix in self.matrices):
             return list(self)
+        if len(self.matrices) == 1:
+            return self.matrices[0]
         return torch.cat(self.matrices)
 
 

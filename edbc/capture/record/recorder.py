@@ -269,6 +269,7 @@ class Recorder:
         "refs",
         "remade",
         "returned",
+        "room",
         "root",
         "rows",
         "run_segment",
@@ -421,6 +422,8 @@ class Recorder:
         """Whether sizes are given as symbols (`ragged.symbols`)."""
         self.equal_sizes: list[tuple[Triple, Triple]] = []
         """Those that have to be equal, by registers."""
+        self.room = np.array([64, 256, 4096])
+        """For nodes, refs and registers of runs (`ragged.expandloops`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
         self.counted = False

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
+from edbc.base.frozen import frozen
 from edbc.capture.record.table import TypeTable
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from edbc.capture.ragged.program import Program
 
 
-@dataclass(frozen=True, eq=False)
+@frozen
 class Recording:
     """See the module's docstring; `trace.build` makes a Graph of it."""
 
@@ -48,6 +48,12 @@ class Recording:
     """Where the nodes of each step of these begin, once they are nodes."""
     collected: Collected | None = None
     """The values that instances return, where that is known without `results`."""
+
+    def changed(self, **fields: Any) -> Self:
+        """The same recording but for these fields."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, **fields)
+        return other
 
     def local(self, ref: int) -> int:
         """A ref counted from the start of this mini-batch."""

@@ -299,8 +299,9 @@ def filled(
         return None
     rest, numbers = _without_device(kwargs), args[1:]  # what is kept holds no stand-in, which would not be alone
     like = args[0]._meta()
-    key = (name, tuple(like.shape), like.dtype, repr(numbers), repr(rest))
-    return key, lambda: func(torch.empty_like(like, device="cpu"), *numbers, **rest)
+    shape, dtype = tuple(like.shape), like.dtype  # `empty_like` of a meta tensor runs as Python
+    key = (name, shape, dtype, repr(numbers), repr(rest))
+    return key, lambda: func(torch.empty(shape, dtype=dtype, device="cpu"), *numbers, **rest)
 
 
 def is_view(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from edbc.base.frozen import frozen
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.carried import Carried, each_row, split_rows, split_shapes
-from edbc.capture.forward.returned import Result, filled
+from edbc.capture.forward.returned import Result, filled, filler_of
 from edbc.capture.record.table import Source
 from edbc.capture.standins.standin import Slot
 from edbc.native.memory import require_memory
@@ -263,6 +263,8 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
         firsts = itertools.repeat(0) if starts is None else starts
         return [tensors[first + nest.index] for nest, first in zip(capture.results, firsts, strict=False)]
     bounds = itertools.repeat((0, len(tensors))) if starts is None else itertools.pairwise(starts)
+    if starts is not None and len({*map(id, capture.results)}) == 1 and (fill := filler_of(capture.results[0])):
+        return fill(tensors, bounds)
     return [filled(nest, tensors, *of) for nest, of in zip(capture.results, bounds, strict=False)]
 
 

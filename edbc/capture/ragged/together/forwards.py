@@ -7,10 +7,7 @@ apart are columns of integers, and each instance's run is a line of these.
 
 Definitions.
 
-(1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of them,
-    two vectors. An instance is keyed when it is a nest of tuples, lists, dicts and objects with leaves and plain
-    constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. Of an object that is what
-    closed code may read of it (`code.closed.Closed.fields`); an integer there that is a leaf's size is that size.
+(1) Instances of one key, and their leaves, are a group (`together.reading`).
 (2) An instance *fits* what is kept where its sizes are equal where they must be, and its indices are rows. One that
     does not runs as it is written, and raises what eager execution does.
 """
@@ -19,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,19 +41,14 @@ from edbc.capture.ragged.kept import (
 )
 from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
 from edbc.capture.ragged.rows import constant_rows_of
-from edbc.capture.ragged.symbols import MOST_VECTORS, Index, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
+from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
-from edbc.capture.ragged.value import Ragged
-from edbc.capture.standins.nests import is_named
 from edbc.capture.standins.shown import Shown
-from edbc.capture.standins.standin import PLAIN
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
-DEEPEST = 8
-"""Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
-_WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
 MOST_KEYS = 256
 """Kept forwards of a model, beyond which no other is tried."""
 FEW = 64
@@ -71,44 +64,56 @@ class Forwards:
     def __init__(self, rec: Recorder, shadow: nn.Module, instances: Sequence[Any]):
         self.rec, self.shadow, self.function = rec, shadow, type(shadow).forward
         self.instances = instances
-        self.read: list[_Read | None] = [None] * len(instances)
-        """What is known of instances, once it was asked for."""
+        self.read: list[tuple[Group, int] | None] = [None] * len(instances)
+        """The group of each instance and its place there, once it was asked for."""
+        self.groups: list[tuple[Group, list[int]]] = []
+        self.apart: set[int] = set()
+        """Instances that do not fit what is kept of their key."""
         self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
 
     @functools.cached_property
     def members(self) -> dict[Any, list[int]]:
         """The instances of each key, from this one on."""
+        first = self.rec.instance
+        self._read([i for i in range(first, len(self.instances)) if self.read[i] is None])
         found: dict[Any, list[int]] = {}
-        for number in range(self.rec.instance, len(self.instances)):
-            found.setdefault(self.of(number).key, []).append(number)
-        return found
+        for group, numbers in self.groups:
+            found.setdefault(group.key, []).extend(numbers if numbers[0] >= first else [])
+        return {key: sorted(numbers) for key, numbers in found.items()}
 
-    def of(self, number: int) -> _Read:
+    def of(self, number: int) -> tuple[Group, int]:
         """What tells an instance from others."""
+        if self.read[number] is None:
+            self._read([number])
         known = self.read[number]
-        if known is None:
-            self.rec.read_forwards += 1
-            known = self.read[number] = _Read(self.rec, self.shadow.training)
-            known.take(self.instances[number])
+        assert known is not None
         return known
+
+    def _read(self, numbers: Sequence[int]) -> None:
+        self.rec.read_forwards += len(numbers)
+        for group, places in read(self.rec, self.shadow.training, [self.instances[i] for i in numbers]):
+            members = [numbers[place] for place in places]
+            self.groups.append((group, members))
+            for place, i in enumerate(members):
+                self.read[i] = group, place
 
     def __call__(self, instance: Any) -> Any:
         rec, number = self.rec, self.rec.instance
         if self.runs[number] is None and can_keep(rec) and rec.ragged and self._pays():
-            read = self.of(number)
-            key, sizes = read.key, None
+            group, place = self.of(number)
+            key, sizes = None if number in self.apart else group.key, None
             known = NOT_KEPT if key is None else rec.functions.get(key)
             if known is BY_SIZES:
-                sizes = read.sizes
-                known = rec.functions.get((key, tuple(sizes)))
+                sizes = _at(group.sizes, place)
+                known = rec.functions.get((key, sizes))
             if type(known) is KeptCall:
                 of_key = self.members[key]
                 if sizes is not None:
-                    of_key = [i for i in of_key if self.of(i).sizes == sizes]
+                    of_key = [i for i in of_key if sizes == _at(self.of(i)[0].sizes, self.of(i)[1])]
                 with suppress(OverflowError, CannotKeep):  # words beyond 64 bits
-                    self._take_in(known, [i for i in of_key if i >= number])
+                    self._keep(known, *self._take_in(known, [i for i in of_key if i >= number]))
             elif known is not NOT_KEPT:
-                return self._first(read, sizes is not None, instance)
+                return self._first(group, place, sizes is not None, instance)
         run = self.runs[number]
         return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1].tolist())
 
@@ -125,11 +130,11 @@ class Forwards:
         taken: list[_Taken] = []
         with suppress(OverflowError, CannotKeep):
             for of_key, members in zip(known, self.members.values(), strict=True):
-                lines = self._take_in(of_key, members)
-                if lines is None:
-                    return None
-                taken.append(_Taken(of_key, members, lines, with_patterns(rec.table, of_key.program)))
-        if len(taken) < len(known) or not all(map(_Taken.returns_values, taken)):
+                program = with_patterns(rec.table, of_key.program)
+                taken.append(_Taken(of_key, *self._take_in(of_key, members), program))
+        if sum(len(of.members) for of in taken) < len(self.instances) or not all(map(_Taken.returns_values, taken)):
+            for of in taken:
+                self._keep(of.call, of.members, of.lines)
             return None
         if torch.is_grad_enabled():
             return self._collected(taken, self._in_turn(taken)), ()
@@ -170,18 +175,18 @@ class Forwards:
     def _pays(self) -> bool:
         return 2 * self.rec.found_forwards > self.rec.read_forwards - FEW
 
-    def _first(self, read: _Read, by_sizes: bool, instance: Any) -> Any:
+    def _first(self, group: Group, place: int, by_sizes: bool, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
         rec = self.rec
         if rec.kept_forwards < MOST_KEYS:
             try:
-                given = _given(rec, read.leaves)
+                given = _given(rec, leaves := _at(group.leaves, place))
             except OverflowError:
                 return self.function(self.shadow, instance)
             if may_keep(given):
                 rec.kept_forwards += 1
-                shown = _Shown(rec, read, given)
-                sizes = tuple(read.sizes)
+                shown = _Shown(rec, leaves, group.integers, given)
+                sizes = _at(group.sizes, place)
 
                 def forward(of: Any) -> Any:
                     if of is instance:
@@ -191,34 +196,45 @@ class Forwards:
                     return result
 
                 args = shown.of(instance), instance
-                return first_whole_call(rec, read.key, sizes, by_sizes, given, forward, args)
+                return first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
         return self.function(self.shadow, instance)
 
-    def _take_in(self, known: KeptCall, members: list[int]) -> Ints | None:
-        """The runs of instances of one key, as far as they fit, and their arguments, a line for each, where all do.
-        O(rows + indices), natively but for the leaves."""
+    def _take_in(self, known: KeptCall, members: list[int]) -> tuple[list[int], Ints]:
+        """Those of a key's instances that fit, and the arguments of each, a line. O(rows + indices), natively but for
+        the leaves."""
         self.rec.found_forwards += len(members)
-        fitting = members
         if len(members) < MANY:
-            flats = [known.flat(self.rec, _given(self.rec, self.of(i).leaves)) for i in members]
+            flats = [known.flat(self.rec, _given(self.rec, leaves)) for leaves, _ in map(self._alone, members)]
             fitting = [i for i, flat in zip(members, flats, strict=True) if flat is not None]
             lines = np.array([flat for flat in flats if flat is not None], np.int64)
         else:
-            brought = self._brought(members)
+            fitting, brought = members, self._brought(members)
             fits = brought.fits(known)
             if not fits.all():
                 fitting = [i for i, fit in zip(members, fits.tolist(), strict=True) if fit]
-                brought = self._brought(fitting)
+                brought = self._brought(fitting or members)
             lines = brought.runs(known) if fitting else np.zeros((0, 0), np.int64)
-        for i in set(members).difference(fitting):
-            self.of(i).key = None
+        self.apart.update(set(members).difference(fitting) if len(fitting) < len(members) else ())
+        return fitting, lines
+
+    def _keep(self, known: KeptCall, fitting: Sequence[int], lines: Ints) -> None:
+        """Keep what was taken in until it is an instance's turn."""
         for i, line in zip(fitting, lines, strict=True):
             self.runs[i] = known, line
-        return lines if len(fitting) == len(members) else None
 
     def _brought(self, members: list[int]) -> _Brought:
-        read = [self.of(i) for i in members]
-        return _Brought(self.rec, [of.leaves for of in read], [of.sizes for of in read])
+        group, _ = self.of(members[0])
+        if (group, members) in self.groups:
+            leaves, sizes = group.leaves, group.sizes
+        else:
+            alone = [*map(self._alone, members)]
+            leaves, sizes = ([*zip(*of, strict=True)] for of in zip(*alone, strict=True))
+        return _Brought(self.rec, leaves, sizes, len(members))
+
+    def _alone(self, number: int) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        """The leaves of an instance, and their sizes."""
+        group, place = self.of(number)
+        return _at(group.leaves, place), _at(group.sizes, place)
 
 
 class _Taken(NamedTuple):
@@ -243,26 +259,30 @@ class _Taken(NamedTuple):
 
 def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
     """Note how many rows the leaves of instances have. What closed code computes of those alone is recorded too."""
-    for instance in instances:
-        read = _Read(rec, False)
-        read.take(instance)
-        for leaf in read.leaves if read.key is not None else ():
+    for group, _ in read(rec, False, instances):
+        for leaf in itertools.chain.from_iterable(group.leaves):
             if type(leaf) is torch.Tensor and leaf.is_floating_point():
                 rec.note_sizes(leaf)
+
+
+def _at(columns: Sequence[Sequence[Any]], place: int) -> tuple[Any, ...]:
+    """What columns have in one place."""
+    return tuple([column[place] for column in columns])
 
 
 class _Brought:
     """The leaves of instances of one key, by the arguments of a program: rows, then values, then indices."""
 
-    def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]]):
-        self.rec, self.count = rec, len(leaves)
+    def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]], count: int):
+        """Columns of so many instances."""
+        self.rec, self.count = rec, count
         self.rows: list[tuple[Sequence[torch.Tensor], int, Ints]] = []
         """Of each leaf of rows, those of all instances, the dimension that they stand along, how many each has."""
         self.values: list[Sequence[torch.Tensor]] = []
         self.indices: list[Numbers] = []
         """With an array of one item per instance in each field but the last; offsets count from 0."""
-        of_leaf = iter(np.array(sizes, np.int64).T.copy())
-        for column in zip(*leaves, strict=True):
+        of_leaf = iter(np.array(sizes, np.int64))
+        for column in leaves:
             first = column[0]
             if type(first) is list or first.dtype is torch.int64:
                 self.indices += _numbers(_vectors(column), next(of_leaf))
@@ -326,14 +346,24 @@ def _begins(sizes: Ints) -> Ints:
     return np.cumsum(sizes) - sizes
 
 
+def _integers(numbers: Sequence[int]) -> Ints:
+    """Python's integers as an array, in half the time of NumPy. Raises OverflowError beyond 64 bits."""
+    found = np.empty(len(numbers), np.int64)
+    try:
+        struct.pack_into(f"{len(numbers)}q", found.data, 0, *numbers)
+    except struct.error as error:
+        raise OverflowError from error
+    return found
+
+
 def _vectors(column: Sequence[Any]) -> Sequence[Ints]:
     """The vectors of one leaf of indices, those of all instances behind each other."""
     first = column[0]
     if type(first) is list:
-        numbers = itertools.chain.from_iterable(column)
+        numbers = [*itertools.chain.from_iterable(column)]
         if type(first[0]) is int:
-            return [np.fromiter(numbers, np.int64)]
-        found = np.fromiter(itertools.chain.from_iterable(numbers), np.int64)
+            return [_integers(numbers)]
+        found = _integers([*itertools.chain.from_iterable(numbers)])
         return list(np.ascontiguousarray(found.reshape(-1, len(first[0])).T))
     if first.ndim == 1:
         return [torch.cat(list(column)).numpy()]
@@ -348,112 +378,6 @@ def _numbers(vectors: Sequence[Ints], sizes: Ints) -> Iterator[Numbers]:
     for vector in vectors:
         lowest, highest = extents(vector, begins, ends)
         yield Numbers(begins, sizes, lowest, highest, vector)  # type: ignore[arg-type]
-
-
-class _Read:
-    """What tells an instance from others, its leaves, and their sizes; definition (1)."""
-
-    __slots__ = ("integers", "key", "leaves", "parts", "rec", "sizes")
-
-    def __init__(self, rec: Recorder, is_training: bool):
-        self.rec = rec
-        self.parts: list[Any] = [KeptCall, "", is_training]
-        self.leaves: list[Any] = []
-        self.sizes: list[int] = []
-        """Of the leaves that have rows or indices."""
-        self.integers: list[int] = []
-        """Where integers of objects stand in the parts; then which sizes they are, -1 for none."""
-        self.key: Any = None
-
-    def take(self, instance: Any) -> None:
-        """Read an instance; it has a key if it is keyed."""
-        if not self.is_keyed(instance, 0):
-            return
-        parts, sizes, found = self.parts, self.sizes, []
-        for place in self.integers:
-            value = parts[place]
-            found.append(sizes.index(value) if value > 1 and value in sizes else -1)
-            if found[-1] >= 0:
-                parts[place - 1 : place + 1] = Size, found[-1]
-        self.integers, self.key = found, tuple(parts)
-
-    def is_keyed(self, item: Any, depth: int) -> bool:
-        """Append what tells one item from others."""
-        kind, parts = type(item), self.parts
-        if kind is torch.Tensor:
-            return self.is_keyed_tensor(item)
-        if kind in PLAIN or (kind is float and item and item == item):
-            parts += kind, item
-            return True
-        if kind is list and item:
-            width = _width(item)
-            if width:
-                parts += list, Numbers, width
-                self.leaves.append(item)
-                self.sizes.append(len(item))
-                return True
-        if depth == DEEPEST:
-            return False
-        if kind is tuple or kind is list or kind is dict or is_named(kind):  # type: ignore[arg-type]
-            parts += kind, len(item)
-            if kind is dict:
-                if {str} != set(map(type, item)):
-                    return False
-                parts += item
-                item = item.values()
-            return all(self.is_keyed(part, depth + 1) for part in item)
-        fields = self.rec.tracer.fields_of(kind)
-        return fields is not None and self.is_keyed_object(item, fields, depth + 1)
-
-    def is_keyed_object(self, item: Any, fields: frozenset[str], depth: int) -> bool:
-        """What code may read of an object."""
-        parts = self.parts
-        parts += type(item), None
-        for name, value in vars(item).items():
-            if name in fields:
-                parts.append(name)
-                if type(value) is int:
-                    parts += int, value
-                    self.integers.append(len(parts) - 1)
-                elif not self.is_keyed(value, depth):
-                    return False
-        parts.append(None)
-        return True
-
-    def is_keyed_tensor(self, item: torch.Tensor) -> bool:
-        """A leaf that is a tensor."""
-        if not item.is_cpu or item.layout is not torch.strided:
-            return False
-        self.leaves.append(item)
-        shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
-        if dtype is torch.int64:
-            along = along_of(shape) if 0 < len(shape) < 3 else 0
-            count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
-            self.parts += Numbers, along, count
-            self.sizes += shape if along < 0 else shape[1 - along : 2 - along]
-            return 0 < count <= MOST_VECTORS
-        if not dtype.is_floating_point:
-            return False
-        at = self.rec.place_of_rows(shape, dtype)
-        if at >= 0:
-            self.sizes.append(shape[at])
-            self.parts += Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]
-        else:
-            self.parts += torch.Tensor, dtype, item.requires_grad, shape
-        return True
-
-
-def _width(item: Sequence[Any]) -> int:
-    """1 for a list of integers, the number of vectors for one of tuples or lists of so many integers, 0 for others."""
-    kinds = set(map(type, item))
-    if kinds == {int}:
-        return 1
-    if not kinds <= {tuple, list}:
-        return 0
-    widths = set(map(len, item))
-    if len(widths) != 1 or not widths <= _WIDTHS or {int} != set(map(type, itertools.chain.from_iterable(item))):
-        return 0
-    return widths.pop()
 
 
 def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
@@ -476,16 +400,16 @@ def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
 class _Shown(Shown):
     """Rows, values and indices by stand-ins, and sizes by symbols."""
 
-    def __init__(self, rec: Recorder, read: _Read, given: Given):
+    def __init__(self, rec: Recorder, leaves: Sequence[Any], integers: Sequence[int], given: Given):
         super().__init__(rec)
         self.rows, self.indices = iter(given.rows), iter(given.indices)
-        self.integers = iter(read.integers)
+        self.integers = iter(integers)
         self.sizes: list[Triple] = []
         """The registers of the sizes of leaves."""
         rows, indices = iter(given.rows), iter(given.indices)
-        for leaf in read.leaves:
+        for leaf in leaves:
             if type(leaf) is list or leaf.dtype is torch.int64:
-                vectors = [next(indices) for _ in range(_num_vectors(leaf))]
+                vectors = [next(indices) for _ in range(vectors_in(leaf))]
                 self.sizes.append(vectors[0].triple)
             elif rec.place_of_rows(leaf.shape, leaf.dtype) >= 0:
                 self.sizes.append(triple(next(rows).refs))
@@ -496,9 +420,9 @@ class _Shown(Shown):
 
     def of_numbers(self, item: list[Any]) -> Any:
         """See Shown."""
-        if not _width(item):
+        if not width_of(item):
             return None
-        vectors = tuple(next(self.indices) for _ in range(_num_vectors(item)))
+        vectors = tuple(next(self.indices) for _ in range(vectors_in(item)))
         if len(vectors) == 1:
             return Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1)
         return Index(self.rec, torch.tensor(item), vectors, 1)
@@ -507,10 +431,3 @@ class _Shown(Shown):
         """See Shown."""
         number = next(self.integers)
         return value if number < 0 else Size(self.rec, value, self.sizes[number])
-
-
-def _num_vectors(leaf: Any) -> int:
-    if type(leaf) is list:
-        return _width(leaf)
-    along = along_of(leaf.shape)
-    return 1 if along < 0 else leaf.shape[along]

@@ -1,0 +1,222 @@
+"""What tells instances apart that bring rows and indices, read for all of a mini-batch at once.
+
+Definitions.
+
+(1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of them,
+    two vectors. An instance is keyed when it is a nest of tuples, lists, dicts and objects with leaves and plain
+    constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. Of an object that is what
+    closed code may read of it (`code.closed.Closed.fields`); an integer there that is a leaf's size is that size.
+(2) A *group* are instances of one key. What stands in one place of all their nests is a *column*, looked at by calls
+    that loop in C. Instances are taken for one group until a column shows that they are not; then they are read anew,
+    those that are equal there together. So what is found of an instance does not depend on others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from edbc.base.frozen import frozen
+from edbc.capture.ragged.kept import KeptCall
+from edbc.capture.ragged.program import Numbers
+from edbc.capture.ragged.symbols import MOST_VECTORS, Size, along_of
+from edbc.capture.ragged.value import Ragged
+from edbc.capture.standins.nests import is_named
+from edbc.capture.standins.standin import PLAIN
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+DEEPEST = 8
+"""Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
+_WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
+_NESTS, _INTEGERS = {tuple, list}, {int}
+
+
+@frozen
+class Group:
+    """Definition (2)."""
+
+    key: Any
+    """None of instances that are not keyed."""
+    leaves: Sequence[Sequence[Any]]
+    """A column of each."""
+    sizes: Sequence[Sequence[int]]
+    """Of the leaves that have rows or indices, a column of each."""
+    integers: Sequence[int]
+    """Of each integer of an object, which size it is, -1 for none."""
+
+
+class _Differ(Exception):
+    """Items of a column are not equal: what tells them apart."""
+
+    def __init__(self, labels: Sequence[Any]):
+        self.labels = labels
+
+
+class _NotKeyed(Exception):
+    """Items of a column are nothing that a key could tell."""
+
+
+_NOT_KEYED = Group(None, (), (), ())
+
+
+def read(rec: Recorder, is_training: bool, instances: Sequence[Any]) -> list[tuple[Group, list[int]]]:
+    """The groups of instances, with their numbers. Linear in the items of their nests, for each column that differs."""
+    found = []
+    pending = [[*range(len(instances))]] if instances else []
+    while pending:
+        members = pending.pop()
+        try:
+            found.append((_Reader(rec, is_training).group([instances[i] for i in members]), members))
+        except _NotKeyed:
+            found.append((_NOT_KEYED, members))
+        except _Differ as differ:
+            parts: dict[Any, list[int]] = {}
+            for i, label in zip(members, differ.labels, strict=True):
+                parts.setdefault(label, []).append(i)
+            pending += parts.values()
+    return found
+
+
+class _Reader:
+    """Reads instances that are taken for one group. Its methods append what tells those of a column from others."""
+
+    def __init__(self, rec: Recorder, is_training: bool):
+        self.rec = rec
+        self.parts: list[Any] = [KeptCall, "", is_training]
+        self.leaves: list[Sequence[Any]] = []
+        self.sizes: list[Sequence[int]] = []
+        self.integers: list[tuple[int, Sequence[int]]] = []
+        """Of objects: where they stand in the parts."""
+
+    def group(self, instances: Sequence[Any]) -> Group:
+        """The group. Raises _Differ and _NotKeyed."""
+        self.column(instances, 0)
+        parts, found = self.parts, []
+        for place, values in self.integers:
+            which = [next((k for k, size in enumerate(of) if size == value), -1) if value > 1 else -1
+                     for value, *of in zip(values, *self.sizes, strict=True)]  # fmt: skip
+            number = _one(which)
+            found.append(number)
+            parts[place - 1 : place + 1] = (int, _one(values)) if number < 0 else (Size, number)
+        return Group(tuple(parts), self.leaves, self.sizes, found)
+
+    def column(self, items: Sequence[Any], depth: int) -> None:
+        """Any items."""
+        kind, parts = _one([*map(type, items)]), self.parts
+        if kind is torch.Tensor:
+            return self.tensors(items)
+        if kind in PLAIN or kind is float:
+            if kind is float and not _one([bool(item and item == item) for item in items]):  # zeros have signs
+                raise _NotKeyed
+            parts += kind, _one(items)
+            return None
+        if kind is list and self.is_of_numbers(items):
+            return None
+        if depth == DEEPEST:
+            raise _NotKeyed
+        if kind is tuple or kind is list or kind is dict or is_named(kind):
+            parts += kind, _one([*map(len, items)])
+            if kind is dict:
+                names = _one([*map(tuple, items)])
+                if {str} != set(map(type, names)):
+                    raise _NotKeyed
+                parts += names
+                items = [item.values() for item in items]
+            for column in zip(*items, strict=True):
+                self.column(column, depth + 1)
+            return None
+        fields = self.rec.tracer.fields_of(kind)
+        if fields is None:
+            raise _NotKeyed
+        return self.objects(kind, fields, items, depth + 1)
+
+    def is_of_numbers(self, items: Sequence[list[Any]]) -> bool:
+        """Lists; whether they are leaves."""
+        if _one([*map(bool, items)]):
+            kinds = [*map(type, itertools.chain.from_iterable(items))]
+            width = 1 if kinds.count(int) == len(kinds) else _one([*map(width_of, items)])
+            if width:
+                self.parts += list, Numbers, width
+                self.leaves.append(items)
+                self.sizes.append([*map(len, items)])
+            return bool(width)
+        return False
+
+    def objects(self, kind: type, fields: frozenset[str], items: Sequence[Any], depth: int) -> None:
+        """Objects of a class: what code may read of them."""
+        parts, spaces = self.parts, [*map(vars, items)]
+        parts += kind, None
+        names = _one([tuple([name for name in space if name in fields]) for space in spaces])
+        for name in names:
+            values = [space[name] for space in spaces]
+            parts.append(name)
+            if _one([type(value) is int for value in values]):
+                parts += int, None
+                self.integers.append((len(parts) - 1, values))
+            else:
+                self.column(values, depth)
+        parts.append(None)
+
+    def tensors(self, items: Sequence[torch.Tensor]) -> None:
+        """Leaves that are tensors."""
+        told = [self.told(item) for item in items]
+        parts = _one([of and of[0] for of in told])
+        if parts is None:
+            raise _NotKeyed
+        self.parts += parts
+        self.leaves.append(items)
+        self.sizes += zip(*[sizes for _, sizes in told], strict=True)  # type: ignore[misc]
+
+    def told(self, item: torch.Tensor) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
+        """What tells a tensor from others, and its sizes; None for one that is no leaf."""
+        if not item.is_cpu or item.layout is not torch.strided:
+            return None
+        shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
+        if dtype is torch.int64:
+            along = along_of(shape) if 0 < len(shape) < 3 else 0
+            count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
+            sizes = shape if along < 0 else shape[1 - along : 2 - along]
+            return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else None
+        if not dtype.is_floating_point:
+            return None
+        at = self.rec.place_of_rows(shape, dtype)
+        if at >= 0:
+            return (Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]), (shape[at],)
+        return (torch.Tensor, dtype, item.requires_grad, shape), ()
+
+
+def _one(labels: Sequence[Any]) -> Any:
+    """What all items of a column have. Raises _Differ where they have not."""
+    if labels.count(labels[0]) < len(labels):
+        _differ(labels)
+    return labels[0]
+
+
+def _differ(labels: Sequence[Any]) -> NoReturn:
+    raise _Differ(labels)
+
+
+def width_of(item: Sequence[Any]) -> int:
+    """1 for a list of integers, the number of vectors for one of tuples or lists of so many integers, 0 for others."""
+    kinds = set(map(type, item))
+    if kinds == _INTEGERS:
+        return 1
+    if not kinds <= _NESTS:
+        return 0
+    widths = set(map(len, item))
+    if len(widths) != 1 or not widths <= _WIDTHS or set(map(type, itertools.chain.from_iterable(item))) != _INTEGERS:
+        return 0
+    return widths.pop()
+
+
+def vectors_in(leaf: Any) -> int:
+    """How many vectors a leaf of indices is."""
+    if type(leaf) is list:
+        return width_of(leaf)
+    along = along_of(leaf.shape)
+    return 1 if along < 0 else leaf.shape[along]

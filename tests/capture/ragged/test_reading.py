@@ -1,0 +1,152 @@
+"""What tells instances apart that bring rows: found of a mini-batch at once as of each alone."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from rowparity import VOCAB, graph, of_model
+from torch import nn
+
+from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_of
+from edbc.capture.ragged.together.forwards import _integers
+from edbc.capture.ragged.together.reading import DEEPEST, read, vectors_in, width_of
+
+
+class Named(NamedTuple):
+    first: Any
+    second: Any
+
+
+class Sends(nn.Module):
+    """Closed, with objects of the class that is read below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(3, 8)
+
+    def forward(self, instance):
+        h, (source, target) = instance
+        return torch.zeros_like(self.up(h)).index_add(0, target, self.up(h)[source]).sum(0)
+
+
+def item(rng: Random, depth: int = 0) -> Any:
+    """A part of an instance, of any kind."""
+    n = rng.randint(0, 3)
+    numbers = [rng.randrange(VOCAB) for _ in range(n)]
+    kinds = [
+        lambda: numbers,
+        lambda: [(i, i + 1) for i in numbers],
+        lambda: [[i, i, i] for i in numbers],
+        lambda: [*numbers, rng.choice([0.5, "x", None, True])],
+        lambda: rng.choice([1, 2, True, False, 0.5, 0.0, -0.0, 1.5, "a", None, torch.float32, float("nan")]),
+        lambda: torch.randn(n, 3),
+        lambda: torch.randn(3, n, requires_grad=rng.random() < 0.2),
+        lambda: torch.randn(n),
+        lambda: torch.tensor(numbers, dtype=torch.int64),
+        lambda: torch.randint(VOCAB, (2, n)),
+        lambda: torch.randint(VOCAB, (n, 2)),
+        lambda: torch.tensor(numbers, dtype=torch.int32),
+        lambda: object(),
+        lambda: range(n),
+    ]
+    if depth < 3:
+        parts = [item(rng, depth + 1) for _ in range(rng.randint(0, 3))]
+        kinds += [
+            lambda: parts,
+            lambda: tuple(parts),
+            lambda: dict(zip("abc", parts, strict=False)),
+            lambda: dict(zip((1, "b", "c"), parts, strict=False)),
+            lambda: Named(item(rng, depth + 1), n),
+            lambda: SimpleNamespace(x=numbers, n=n, m=rng.randint(1, 3), y=item(rng, depth + 1)),
+        ] * 2
+    return rng.choice(kinds)()
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether leaves are the same objects."""
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_instances_are_read_together_as_alone(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys, leaves, sizes, and which integers are sizes; each instance in one group, in order."""
+    torch.manual_seed(seed)
+    rng = Random(seed)
+    rec = of_model(Sends(), graph, rounds=1)._idle[0][1]
+    fields = frozenset(("x", "n", "y"))
+    monkeypatch.setattr(type(rec.tracer), "fields_of", lambda self, kind: fields if kind is SimpleNamespace else None)
+    instances = [item(rng) for _ in range(12)]
+    instances += [rng.choice(instances) for _ in range(4)]
+    groups = read(rec, False, instances)
+    assert sorted(i for _, members in groups for i in members) == [*range(len(instances))]
+    for group, members in groups:
+        assert members == sorted(members)
+        for place, number in enumerate(members):
+            ((alone, _),) = read(rec, False, [instances[number]])
+            assert alone.key == group.key
+            if alone.key is not None:
+                assert same([c[0] for c in alone.leaves], [c[place] for c in group.leaves])
+                assert [c[0] for c in alone.sizes] == [c[place] for c in group.sizes]
+                assert [*alone.integers] == [*group.integers]
+    keys = [group.key for group, _ in groups if group.key is not None]
+    assert len(keys) == len(set(keys))
+
+
+def test_what_a_key_tells() -> None:
+    """Sizes are none of it, integers of objects that are sizes neither; all else is."""
+    rec = of_model(Sends(), graph, rounds=1)._idle[0][1]
+
+    def key(instance: Any) -> Any:
+        ((group, _),) = read(rec, False, [instance])
+        return group.key
+
+    assert key([1, 2]) == key([5, 6, 7]) != key([(1, 2)])
+    assert key([[1, 2], [3, 4]]) == key([(1, 2)] * 5) != key([(1, 2, 3)])
+    assert key((torch.zeros(2, 3), 1)) == key((torch.ones(9, 3), 1)) != key((torch.ones(9, 3), True))
+    assert key(("a", 1.5)) != key(("a", 2.5))
+    assert key([]) != key(())
+    nested: Any = [1, 2]
+    for _ in range(DEEPEST):
+        nested = (nested,)
+    assert key(nested) is not None
+    assert key((nested,)) is None
+    assert [key(x) for x in (object(), 0.0, float("nan"), {1: 2}, torch.zeros(2, dtype=torch.bool))] == [None] * 5
+    assert read(rec, False, []) == []
+
+
+def test_vectors_of_leaves() -> None:
+    """How many vectors of indices lists and tensors are."""
+    for leaf, count in (([1, 2], 1), ([(1, 2)], 2), ([[1, 2, 3]] * 2, 3), (torch.zeros(4).long(), 1)):
+        assert vectors_in(leaf) == count
+    for leaf in ([True], [1.0], [(1,)], [(1, 2), (1,)], [(1, 2.0)], ["ab"]):
+        assert width_of(leaf) == 0
+
+
+def test_integers_beyond_64_bits_are_none() -> None:
+    """They overflow, as those of NumPy do."""
+    assert _integers([1, -(2**63), 2**63 - 1]).tolist() == [1, -(2**63), 2**63 - 1]
+    assert _integers([]).tolist() == []
+    with pytest.raises(OverflowError):
+        _integers([2**63])
+
+
+def test_nests_are_filled_by_code_as_item_by_item() -> None:
+    """Of one nest for all instances; those that are more than lists, tuples and dicts are not."""
+    nests: list[Any] = [
+        Result(0), [Result(0), Result(1)], (Result(1),), {"a'b": [Run(0, 2)], "\n": Stacked(1, 3)}, Run(1, None), [],
+        {}, ((Result(0), [Run(0, 1)]), {}),
+    ]  # fmt: skip
+    tensors, bounds = [*range(12)], [(0, 4), (4, 8), (8, 12)]
+    for nest in nests:
+        for _ in range(2):
+            fill: Any = filler_of(nest)
+            assert fill(tensors, bounds) == [filled(nest, tensors, *of) for of in bounds]
+    deep: Any = Result(0)
+    for _ in range(20):
+        deep = [deep]
+    for nest in (Named(Result(0), 1), [Result(0), 3], {1: Result(0)}, deep):
+        assert filler_of(nest) is None
