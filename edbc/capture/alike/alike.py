@@ -37,7 +37,7 @@ from torch import nn
 
 from edbc.base.kept import Kept
 from edbc.capture.alike.reading import FLOATS, Column, names, read, tensor_of_array
-from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Values, needed, written
+from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Written, filled_each, needed, written
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
 from edbc.capture.captured.nesttext import text_of
@@ -54,6 +54,7 @@ from edbc.capture.standins.told import (
     NUMBERS,
     Array,
     Fill,
+    Fills,
     Leaf,
     Number,
     Real,
@@ -88,10 +89,10 @@ class Mould(NamedTuple):
     """As a captured instance's (`captured.joining.Part`)."""
     words: bytes
     nest: Nest
-    constants: Sequence[tuple[int, Runs | tuple[int, ...] | list[Any]]]
-    """By source, runs of leaves; the numbers of values (`alike.steps`); or some so, and others by numbers of the
-    instance, or as they are."""
-    values: Values | None
+    constants: Sequence[tuple[int, Runs | Fills | tuple[int, ...] | list[Any]]]
+    """By source, runs of leaves; filled tensors; the numbers of values (`alike.steps`); or some so, and others by
+    numbers of the instance, or as they are."""
+    values: Written | None
     """What makes those, where steps do."""
     at: list[int]
     """The words that are a row which the instance's integer in one of `places` says, of `rows` that there are."""
@@ -210,27 +211,42 @@ class Alike:
         """By source. Raises what torch raises for numbers that are no indices, say."""
         pools: dict[int, list[Any]] = {}
         others: set[int] = set()
+        wanted: list[Any] = [() if mould.values is None else mould.values.fills for mould in moulds]
+        fills = filled_each(wanted, numbers) if any(wanted) else wanted
         for number, mould in enumerate(moulds):
-            values = leaves[number] if mould.values is None else mould.values(leaves[number], numbers[number])
+            values = leaves[number]
+            if mould.values is not None:
+                values = mould.values.run(values, numbers[number], fills[number])
             for source, items in mould.constants:
                 pool = pools.get(source)
                 if pool is None:
                     pool = pools[source] = []
                 if type(items) is tuple:
-                    pool += [values[item] for item in items]  # type: ignore[index]
+                    pool += [values[item] for item in items]
                 else:
                     others.add(source)
                     pool.append(_Others(number, values, items))
         sources, memory, constants = self._lexicon.table.sources, Memory(leaves), {}
+        filling: dict[Any, list[tuple[int, list[Any]]]] = {}
         for source, pool in pools.items():
             value_class = sources[source].value_class
             shape, dtype = value_class.shape, torch_dtype(value_class.dtype)
             if source not in others:
                 constants[source] = _stacked(pool, shape, dtype)
-            elif all(type(of) is _Others and type(of.items) is Runs for of in pool):
+                continue
+            kinds = {type(of.items) if type(of) is _Others else None for of in pool}
+            if kinds == {Runs}:
                 constants[source] = memory.rows(dtype, [(of.number, of.items) for of in pool], torch.Size(shape))
+            elif kinds == {Fills}:
+                filling.setdefault(pool[0].items.base.dtype, []).append((source, pool))
             else:
                 constants[source] = _put_together(pool, numbers, shape, dtype)
+        for of_dtype in filling.values():
+            runs = [(of.items, numbers[of.number]) for _, pool in of_dtype for of in pool]
+            whole = torch.from_numpy(filled(runs))
+            sizes = [sum([of.items.base.size for of in pool]) for _, pool in of_dtype]
+            for (source, _), part in zip(of_dtype, whole.split(sizes), strict=True):
+                constants[source] = part.view(-1, *sources[source].value_class.shape)
         return constants
 
     # --- the first of a key ------------------------------------------------------------------------------------------
@@ -340,7 +356,8 @@ class Alike:
         at = [int(i) for i in first + np.flatnonzero(words[first:] >= NAMED)]
         named = [shows.named[words[i] - NAMED] for i in at]
         constants = [(source, _as_runs(items, steps)) for source, items in constants]
-        wanted = {item for _, items in constants if type(items) is not Runs for item in items if type(item) is int}
+        of_items = [items for _, items in constants if isinstance(items, list) or type(items) is tuple]
+        wanted = {item for items in of_items for item in items if type(item) is int}
         structure, own = number_of_structure(self._lexicon, part.words, text), needed(steps.steps, wanted)
         values = written(own, steps.num_leaves) if own else None
         return Mould(structure, part.words, self._lexicon.nest(text), constants, values, at, [p for p, _ in named],
@@ -359,8 +376,11 @@ def _told(number: float) -> Any:
     return repr(number) if type(number) is float else number
 
 
-def _as_runs(items: list[Any], steps: Steps) -> Runs | tuple[int, ...] | list[Any]:
-    """Constants of one source, as runs where all are and not all are leaves: these stand one by one already."""
+def _as_runs(items: list[Any], steps: Steps) -> Runs | Fills | tuple[int, ...] | list[Any]:
+    """Constants of one source, as runs where all are and not all are leaves: these stand one by one already; or as
+    filled tensors."""
+    if all(type(item) is Fill for item in items):
+        return Fills(items)
     if any(type(item) is not int for item in items):
         return items
     runs = [steps.run_of(item) for item in items]
@@ -385,29 +405,26 @@ def _put_together(pool: Sequence[Any], numbers: Sequence[Any], shape: Any, dtype
             found.append(of)
         elif type(of.items) is Runs:
             found += of.items.each(of.values, torch.Size(shape))
+        elif type(of.items) is Fills:
+            found += torch.from_numpy(filled([(of.items, numbers[of.number])])).view(-1, *shape)
         else:
             found += [_of_instance(item, of.values, numbers[of.number]) for item in of.items]
-    kinds = set(map(type, found))
-    if kinds == {list}:
+    if set(map(type, found)) == {list}:
         return torch.tensor(found, dtype=dtype).view(len(found), *shape)
-    if kinds == {tuple}:
-        return torch.from_numpy(filled(found))
     for i, item in enumerate(found):
         if type(item) is list:
             found[i] = torch.tensor(item, dtype=dtype).view(shape)
-        elif type(item) is tuple:
-            found[i] = torch.from_numpy(filled([item])[0])
     return _stacked(found, shape, dtype)
 
 
 def _of_instance(item: Any, values: Any, numbers: Sequence[Any]) -> Any:
-    """One of them: a tensor, the numbers in it, or by what numbers it is filled (`told.Fill`)."""
+    """One of them: a tensor, or the numbers in it."""
     kind = type(item)
     if kind is int:
         return values[item]
-    if kind is torch.Tensor:
-        return item
-    return item.of(numbers) if kind is OfNumbers else (item, numbers)
+    if kind is Fill:
+        return torch.from_numpy(item.of(numbers))
+    return item.of(numbers) if kind is OfNumbers else item
 
 
 def _stacked(pool: Sequence[torch.Tensor], shape: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -32,7 +32,7 @@ from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat, split_outputs
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Symbol
-from edbc.capture.standins.told import NUMBERS, Fill, Filled, Leaf, Told
+from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Leaf, Told, filled
 
 if TYPE_CHECKING:
     from edbc.capture.standins.told import Watch
@@ -231,37 +231,65 @@ def _holes(item: Any) -> Iterator[int]:
             yield from _holes(part)
 
 
-Values = Callable[[Sequence[torch.Tensor], Sequence[Any]], list[Any]]
-"""Of an instance's leaves and numbers its values by number, None for those that no step makes."""
+class Written(NamedTuple):
+    """Steps as code."""
+
+    run: Callable[[Sequence[torch.Tensor], Sequence[Any], Sequence[torch.Tensor]], list[Any]]
+    """Of an instance's leaves, numbers and filled tensors its values by number, None for those that no step makes."""
+    fills: tuple[Fills, ...]
+    """How each of these is filled, those that have a plan: what a mini-batch's instances have is filled together."""
+
+    def __call__(self, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> list[Any]:
+        """Of an instance alone."""
+        return self.run(leaves, numbers, filled_each([self.fills], [numbers])[0])
 
 
-def written(steps: Sequence[Step], num_leaves: int) -> Values:
+def filled_each(fills: Sequence[Sequence[Fills]], numbers: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """The filled tensors that steps of instances with such numbers take, those of a dtype together."""
+    found: list[list[Any]] = [[None] * len(of_instance) for of_instance in fills]
+    by_dtype: dict[Any, list[tuple[int, int, Fills]]] = {}
+    for number, of_instance in enumerate(fills):
+        for place, of in enumerate(of_instance):
+            by_dtype.setdefault(of.base.dtype, []).append((number, place, of))
+    for runs in by_dtype.values():
+        whole = torch.from_numpy(filled([(of, numbers[number]) for number, _, of in runs]))
+        for (number, place, of), part in zip(runs, whole.split([of.base.size for *_, of in runs]), strict=True):
+            found[number][place] = part.view(of.base.shape[1:])
+    return found
+
+
+def written(steps: Sequence[Step], num_leaves: int) -> Written:
     """Steps as code without a loop, which raises what torch raises. What they call and what is the same for all is
     given to it, so that steps of one form in many sizes are compiled once. Linear in their arguments."""
-    given: list[Any] = []
+    given, fills = list[Any](), list[Fills]()
     lines, made = [], dict.fromkeys(range(num_leaves), "")
     for step in steps:
         names = [f"v{number}" for number in range(step.first, step.first + step.size)]
-        keywords = [f"**{{{key!r}: {_text(item, given)}}}" for key, item in step.kwargs.items()]
-        call = f"{_name_of(step.function, given)}({', '.join([*(_text(x, given) for x in step.args), *keywords])})"
+        keywords = [f"**{{{key!r}: {_text(item, given, fills)}}}" for key, item in step.kwargs.items()]
+        arguments = [*(_text(x, given, fills) for x in step.args), *keywords]
+        call = f"{_name_of(step.function, given)}({', '.join(arguments)})"
         if len(names) == 1:
             lines += [f"{names[0]} = {call}", f"if type({names[0]}) is not Tensor: {names[0]}, = split({names[0]})[1]"]
         else:
-            lines.append(f"{', '.join(names)} = split({call})[1]")
+            lines += [
+                f"r = {call}",
+                f"{', '.join(names)} = r if type(r) is tuple and len(r) == {len(names)} else split(r)[1]",
+            ]
         made |= dict.fromkeys(range(step.first, step.first + step.size), "")
     last = max(made, default=-1)
     results = [f"v{number}" if number in made else "None" for number in range(num_leaves, last + 1)]
     leaves = "".join(f"v{number}, " for number in range(num_leaves))
-    return _maker(len(given), leaves, tuple(lines), ", ".join(results))(given, torch.Tensor, split_outputs, torch)
+    make = _maker(len(given), leaves, tuple(lines), ", ".join(results))
+    return Written(make(given, torch.Tensor, split_outputs, torch), tuple(fills))
 
 
-def _text(item: Any, given: list[Any]) -> str:
+def _text(item: Any, given: list[Any], fills: list[Fills]) -> str:
     """An argument of a step for an instance."""
     kind = type(item)
     if kind is Hole:
         return f"v{item.index}"
     if kind is tuple or kind is list:
-        parts = "".join(f"{_text(part, given)}, " for part in item)
+        parts = "".join(f"{_text(part, given, fills)}, " for part in item)
         return f"({parts})" if kind is tuple else f"[{parts}]"
     if kind is Place:
         return f"numbers[{item.place}]"
@@ -269,10 +297,14 @@ def _text(item: Any, given: list[Any]) -> str:
         numbers = ", ".join(f"numbers[{place}]" for place in item.places)
         view = "" if len(item.shape) == 1 else f".view({_name_of(item.shape, given)})"
         return f"torch.tensor([{numbers}], dtype={_name_of(item.dtype, given)}){view}"
-    if kind is Fill:
+    if kind is Fill and item.plan is None:
         return f"torch.from_numpy({_name_of(item.of, given)}(numbers))"
+    if kind is Fill:
+        fills.append(Fills([item]))
+        return f"fills[{len(fills) - 1}]"
     if kind is dict:
-        return f"{{{', '.join(f'{_name_of(key, given)}: {_text(part, given)}' for key, part in item.items())}}}"
+        parts = ", ".join(f"{_name_of(key, given)}: {_text(part, given, fills)}" for key, part in item.items())
+        return f"{{{parts}}}"
     return str(item) if item is None or kind is bool else _name_of(item, given)
 
 
@@ -283,12 +315,12 @@ def _name_of(item: Any, given: list[Any]) -> str:
 
 
 @lru_cache(maxsize=256)
-def _maker(num_given: int, leaves: str, lines: tuple[str, ...], results: str) -> Callable[..., Values]:
+def _maker(num_given: int, leaves: str, lines: tuple[str, ...], results: str) -> Callable[..., Any]:
     code = "".join(f"        {line}\n" for line in lines)
     text = (
         f"def make(given, Tensor, split, torch):\n    [{', '.join(f'c{k}' for k in range(num_given))}] = given\n"
-        f"    def values(leaves, numbers):\n        [{leaves}] = leaves\n{code}        return [{leaves}{results}]\n"
-        f"    return values\n"
+        f"    def values(leaves, numbers, fills):\n        [{leaves}] = leaves\n{code}"
+        f"        return [{leaves}{results}]\n    return values\n"
     )
     scope: dict[str, Any] = {}
     exec(compile(text, "<steps>", "exec"), scope)

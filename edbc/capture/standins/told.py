@@ -321,10 +321,11 @@ class Fill:
         self.told = [self._told(*write) for write in writes]
         """Of each write its elements, and which of their indices are integers: where, which, and below what."""
         self.plan: tuple[np.ndarray, ...] | None = None
-        """Of a single write of a number: where its elements are in memory as far as that is known, and by integer that
-        an index has, which element that is, what the integer is multiplied by, and how many there are."""
+        """Of a single write of a number by integers: where its elements are in memory as far as that is known, and by
+        integer that an index has, which element that is, what the integer is multiplied by, and how many there are.
+        Those of many fills are written together, which other writes alone are as fast without."""
         self.places: list[int] = []
-        if len(writes) == 1 and type(writes[0].value) is not np.ndarray:
+        if len(writes) == 1 and type(writes[0].value) is not np.ndarray and self.told[0][2]:
             at, shape = writes[0].at, np.array(base.shape, np.int64)
             strides = np.append(np.cumprod(shape[:0:-1])[::-1], 1).astype(np.int64)
             rows, dims = np.nonzero(at < 0)
@@ -337,8 +338,8 @@ class Fill:
         return tuple(at.T), (dims, rows), places, sizes, value.tolist() if type(value) is np.ndarray else value
 
     def of(self, numbers: Sequence[Any]) -> np.ndarray:
-        """The elements for an instance with these numbers. Raises IndexError where there is no such element, as for
-        `filled`. O(elements, and those written)."""
+        """The elements for an instance with these numbers. Raises IndexError where there is no such element. Linear in
+        them and those written."""
         found = self.base.copy()
         for index, where, places, sizes, value in self.told:
             if places:
@@ -359,26 +360,47 @@ def _within(indices: list[Any], sizes: np.ndarray) -> np.ndarray:
     return found
 
 
-def filled(fills: Sequence[tuple[Fill, Sequence[Any]]]) -> np.ndarray:
-    """The elements of tensors of one shape and dtype, each for an instance with such numbers: those of one write
-    together. Linear in them, with two microseconds of Python each."""
-    found = np.stack([fill.base for fill, _ in fills])
-    memory, size = found.reshape(-1), fills[0][0].base.size
-    plans, values, numbers, first = list[Any](), list[Any](), list[Any](), 0
-    for number, (fill, of_instance) in enumerate(fills):
-        if fill.plan is None:
-            found[number] = fill.of(of_instance)
-            continue
-        at, rows, strides, sizes = fill.plan
-        plans.append((at + number * size, rows + first, strides, sizes))
-        values.append(fill.writes[0].value)
-        numbers += [of_instance[place] for place in fill.places]
-        first += len(at)
+class Fills:
+    """Filled tensors of one shape and dtype, of one instance: those that have a plan have one together."""
+
+    __slots__ = ("base", "others", "places", "plan")
+
+    def __init__(self, fills: Sequence[Fill]):
+        self.base = np.stack([fill.base for fill in fills])
+        size, first, plans = fills[0].base.size, 0, list[Any]()
+        self.others = [(k * size, (k + 1) * size, fill) for k, fill in enumerate(fills) if fill.plan is None]
+        """Without a plan, and where they stand."""
+        self.places: list[int] = []
+        for k, fill in enumerate(fills):
+            if fill.plan is not None:
+                at, rows, strides, sizes = fill.plan
+                values = np.full(len(at), fill.writes[0].value, self.base.dtype)
+                plans.append((at + k * size, values, rows + first, strides, sizes))
+                self.places += fill.places
+                first += len(at)
+        self.plan = tuple(map(np.concatenate, zip(*plans, strict=True))) if plans else None
+        """As a Fill's, and what is written."""
+
+
+def filled(runs: Sequence[tuple[Fills, Sequence[Any]]]) -> np.ndarray:
+    """The elements of filled tensors of one dtype, one run behind the other, each for an instance with such numbers.
+    Raises IndexError where there is no such element. Linear in them, with some microseconds of Python a run."""
+    memory = np.concatenate([fills.base.reshape(-1) for fills, _ in runs])
+    plans, numbers, begin, first = list[Any](), list[Any](), 0, 0
+    for fills, of_instance in runs:
+        for start, stop, fill in fills.others:
+            memory[begin + start : begin + stop] = fill.of(of_instance).reshape(-1)
+        if fills.plan is not None:
+            at, values, rows, strides, sizes = fills.plan
+            plans.append((at + begin, values, rows + first, strides, sizes))
+            numbers += [of_instance[place] for place in fills.places]
+            first += len(at)
+        begin += fills.base.size
     if plans:
-        at, rows, strides, sizes = map(np.concatenate, zip(*plans, strict=True))
+        at, values, rows, strides, sizes = map(np.concatenate, zip(*plans, strict=True))
         np.add.at(at, rows, strides * _within(numbers, sizes))
-        memory[at] = np.repeat(np.array(values, found.dtype), [len(of_fill) for of_fill, *_ in plans])
-    return found
+        memory[at] = values
+    return memory
 
 
 class Filled(Made):

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from edbc.capture.alike import steps
-from edbc.capture.alike.steps import OfNumbers, Place, Step, written
+from edbc.capture.alike.steps import OfNumbers, Place, Step, filled_each, written
 from edbc.capture.record.table import Hole
-from edbc.capture.standins.told import Fill, Write
+from edbc.capture.standins.told import Fill, Fills, Write, filled
 
 LEAVES, NUMBERS = [torch.arange(6.0).view(2, 3), torch.ones(3)], [2, 5, 1.5]
 SOME = torch.ones(1)
@@ -65,3 +65,36 @@ def test_steps_of_one_form_are_compiled_once() -> None:
     for size in (4, 5):
         assert written(make(size), 1)([torch.ones(3)], [])[1].shape == (size, 3)
     assert steps._maker.cache_info().misses == before
+
+
+WRITES: list[Any] = [
+    ([[1, 0], [1, 2]], np.array([2, 0])),
+    ([[-1, 1], [0, -3]], np.array([1, 1])),
+    ([[1, -1]], 7.0),
+    ([[-3, -1], [-3, 2]], -0.0),
+    ([[0, 0]], 3.0),
+    ([[-1, -1], [-1, -2]], 9.0),
+]
+PLANNED = [Fill(np.full((2, 3), float(base)), [Write(np.array(at), value)]) for base, (at, value) in enumerate(WRITES)]
+
+
+def test_filled_tensors_that_steps_take_are_those_of_each_instance() -> None:
+    """With a plan and without, of two dtypes, in any company."""
+    fills = [FILL, *PLANNED, Fill(np.zeros((3,), np.bool_), [Write(np.array([[-2]]), True)])]
+    alone = [Fills([fill]) for fill in fills]
+    wanted, numbers = [alone, alone[::-1], alone[3:6]], [(1, 2, 0), [0, -1, 1], (1, 0, -2)]
+    for of_instance, tensors, own in zip(wanted, filled_each(wanted, numbers), numbers, strict=True):
+        for of, tensor in zip(of_instance, tensors, strict=True):
+            assert _plain(tensor) == _plain(torch.from_numpy(fills[alone.index(of)].of(own)))
+
+
+def test_filled_tensors_together_are_those_alone() -> None:
+    """Runs of several, of plans and others, of several instances, one behind the other."""
+    runs = [(PLANNED, [1, 2, 0]), ([FILL, *PLANNED[2:], FILL], [0, -2, 1]), (PLANNED[:1], (2, 0, 0))]
+    found = filled([(Fills(fills), numbers) for fills, numbers in runs])
+    expected = np.concatenate([fill.of(numbers).reshape(-1) for fills, numbers in runs for fill in fills])
+
+    assert found.tobytes() == expected.tobytes()
+    for at in (3, -4):
+        with pytest.raises(IndexError):
+            filled([(Fills(PLANNED), [0, 0, 0]), (Fills(PLANNED), [at, 0, 0])])
