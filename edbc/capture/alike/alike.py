@@ -73,7 +73,8 @@ MOST_MOULDS = 1024
 NAMED = 1 << 30
 """From here on a row stands for an integer of the instance: more rows than any table has."""
 FEW = 96
-"""Instances that are looked at in any case. Of later ones half must be of a key that came before, or no other is."""
+"""Instances that are looked at in any case. Of later ones half must be of a key that came before, by how much they
+bring, or no other is: large ones come again less often, and recording them for others takes longest."""
 TOGETHER = 4
 """Attempts with a mini-batch's new keys at once, before each is tried alone."""
 FAILED = 1
@@ -135,6 +136,9 @@ class Alike:
         self._tells_masks = False
         """Whether an attempt has failed for what forward does with masks: they are part of patterns then."""
         self.looked = self.found = 0
+        self._looked_size = self._found_size = 0
+        """The same in leaves and numbers, and one for each instance."""
+        self._few = FEW
         self._num_types = len(lexicon.table.types)
         self._wanted: set[int] = set()
         """The numbers that the last attempt looked at, of its instance `_asker`."""
@@ -146,11 +150,12 @@ class Alike:
     @property
     def pays(self) -> bool:
         """Whether instances are worth a look."""
-        return 2 * self.found > self.looked - FEW
+        of_later = self.looked - self._few
+        return of_later < 0 or 2 * self._found_size * self.looked > self._looked_size * of_later
 
     def judge(self) -> None:
         """Decide by what has been looked at: the same instances are to come again, which is not being alike."""
-        self.looked += FEW
+        self._few = 0
 
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
@@ -159,20 +164,28 @@ class Alike:
         column = read(instances, self._view.fields_of, not tells_masks)
         self.looked += len(instances)
         if None in column.patterns:
-            return None
-        moulds: list[Any] = [*map(self._moulds.get, self._keys(column), itertools.repeat(NotImplemented))]
-        num_new = 0
-        if NotImplemented in moulds:
-            num_new = self._learn(_each(column), instances)
-            if self._tells_masks and not tells_masks:
-                self.looked -= len(instances)
-                return self.capture(instances)
-            moulds = [*map(self._moulds.get, self._keys(column))]
-        if None in moulds:
+            self._looked_size += len(instances)
             return None
         nothing = [()] * len(instances)
-        found = self._capture(moulds, column.leaves or nothing, column.numbers or nothing)
-        self.found += len(instances) - num_new
+        leaves, numbers = column.leaves or nothing, column.numbers or nothing
+        sizes = [1 + len(own) + len(others) for own, others in zip(leaves, numbers, strict=True)]
+        self._looked_size += sum(sizes)
+        moulds: list[Any] = [*map(self._moulds.get, self._keys(column), itertools.repeat(NotImplemented))]
+        new: dict[Any, int] = {}
+        if NotImplemented in moulds:
+            self._learn(_each(column), instances)
+            if self._tells_masks and not tells_masks:
+                self.looked, self._looked_size = self.looked - len(instances), self._looked_size - sum(sizes)
+                return self.capture(instances)
+            keys = self._keys(column)
+            of_new = zip(moulds, keys, sizes, strict=True)
+            new = {key: size for mould, key, size in of_new if mould is NotImplemented}
+            moulds = [*map(self._moulds.get, keys)]
+        if None in moulds:
+            return None
+        found = self._capture(moulds, leaves, numbers)
+        self.found += len(instances) - len(new)
+        self._found_size += sum(sizes) - sum(new.values())
         return found
 
     def _keys(self, column: Column) -> list[Any]:
@@ -251,28 +264,22 @@ class Alike:
 
     # --- the first of a key ------------------------------------------------------------------------------------------
 
-    def _learn(self, read: Sequence[Read], instances: Sequence[Any]) -> int:
-        """The moulds of the first instance of each key that is unknown, or that there is none; how many keys."""
+    def _learn(self, read: Sequence[Read], instances: Sequence[Any]) -> None:
+        """The moulds of the first instance of each key that is unknown, or that there is none."""
         with self._lock:
-            count = 0
             for _ in range(TOGETHER):
                 firsts = self._firsts(read, instances)
-                count = max(count, len(firsts))
                 if not firsts or self._try(list(firsts.values())) or self._tell_masks(firsts.values()):
-                    return count
+                    return
                 if not self._ask_by_name(list(firsts.values())):
                     break
-            firsts = self._firsts(read, instances)
             for _ in range(2):  # then those of a pattern whose numbers are told
-                for of, instance in firsts.values():
+                for of, instance in self._firsts(read, instances).values():
                     if self.pays and self._key(of) not in self._moulds:
                         self._learn_one(of, instance)
-                        if self._moulds.get(self._key(of), NotImplemented) is None and self._tell_masks(
-                            [(of, instance)]
-                        ):
-                            return count
-                firsts = self._firsts(read, instances)
-            return count + len(firsts)
+                        is_none = self._moulds.get(self._key(of), NotImplemented) is None
+                        if is_none and self._tell_masks([(of, instance)]):
+                            return
 
     def _firsts(self, read: Sequence[Read], instances: Sequence[Any]) -> dict[Any, tuple[Read, Any]]:
         """The first instance of each key that is unknown."""

@@ -22,6 +22,10 @@ Definitions.
     and so is its code: while they find the same, it computes the same. A function *rests on* its own and on those of
     what it calls. What it reads of modules is held by `ModelView.require_unchanged`, but for what their classes have.
 
+(3) A model's `forward` may also be closed *for instances*: it, or what it calls, calls itself, or reads attributes of
+    what no module has, which code elsewhere assigns (`node.children = ...` where trees are made). What it computes is
+    still told by its instance and by what stays, where all of the instance is looked at. No cell is made of that.
+
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
 
@@ -130,8 +134,8 @@ class _Open(Exception):
 class Closed:
     """What is known of one model's methods, definition (1). `look_ups` are those of (2)."""
 
-    def __init__(self, model: nn.Module):
-        self.model = model
+    def __init__(self, model: nn.Module, for_instances: bool = False):
+        self.model, self.for_instances = model, for_instances
         self.look_ups = LookUps()
         self._rests_on: dict[tuple[int, Any], tuple[LookUps, set[tuple[int, Any]]]] = {}
         """Of each function that was read: its own look-ups, and what it calls, definition (2)."""
@@ -201,13 +205,41 @@ class Closed:
         """Whether the model's `forward` is the user's, and closed."""
         return "forward" in methods_of(self.model) and self.obstacle(self.model, "forward") is None
 
+    @functools.cached_property
+    def is_forward_told(self) -> bool:
+        """Whether it is closed, for instances at least: definition (3)."""
+        if self.is_forward_closed or "forward" not in methods_of(self.model):
+            return self.is_forward_closed
+        other = Closed(self.model, for_instances=True)
+        if other.obstacle(self.model, "forward") is not None:
+            return False
+        self.look_ups.update(other.look_ups)
+        self._named |= other._named
+        self._fields.clear()
+        return True
+
+    def is_instances(self, name: str) -> bool:
+        """Definition (3): whether code elsewhere assigns an attribute that no module has by its name, which is a
+        look-up. An object that is none of the instance's cannot be had: see `_Reading._require_plain`."""
+        if not self.for_instances or name not in self.assigned:
+            return False
+        modules = [*self.model.modules()]
+        spaces = [space for module in modules for space in _spaces(module)]
+        of_classes = [vars(owner) for module in modules for owner in _classes_of(module)]
+        if any(name in space for space in (*spaces, *of_classes)):
+            return False
+        for space in spaces:
+            self.note(standing(space, name))
+        return True
+
     def function_obstacle(self, function: Any, module: nn.Module | None) -> Obstacle | None:
         """Why a function, or a method of a module, is open; None for a closed one."""
         key = id(module), function
         if self._being_read:
             self._rests_on[self._being_read[-1]][1].add(key)
         if key not in self._verdicts:
-            self._verdicts[key] = Obstacle(_first_line(function), f"{function.__name__} calls itself")
+            itself = Obstacle(_first_line(function), f"{function.__name__} calls itself")
+            self._verdicts[key], before = None if self.for_instances else itself, len(self._verdicts)
             self._kept.append(module)
             self._rests_on[key] = LookUps(), set()
             self._being_read.append(key)
@@ -220,6 +252,8 @@ class Closed:
                 if reading.may_change_nests():
                     self._changing.add(key)
             except _Open as found:
+                for other in [*self._verdicts][before:] if self.for_instances else ():  # they may call this one
+                    del self._verdicts[other]
                 self._verdicts[key] = found.args[0]
             finally:
                 self._being_read.pop()
@@ -342,6 +376,11 @@ def _owner(kind: type, name: str) -> type:
 def _classes_of(module: nn.Module) -> Iterator[type]:
     """The classes of a module that the user wrote, in the order in which methods are looked up."""
     return itertools.takewhile(lambda owner: not _is_torchs(owner.__module__), type(module).__mro__)
+
+
+def _spaces(module: nn.Module) -> tuple[dict[str, Any], ...]:
+    """Where a module holds attributes."""
+    return module._parameters, module._buffers, module._modules, vars(module)
 
 
 def _is_torchs(name: str) -> bool:
@@ -518,7 +557,8 @@ class _Reading:
             self._of_super(node, names[0])
         else:  # of a tensor, a nest, or a module that came out of one
             for name in names:
-                self._unassigned(node, name)
+                if not self.closed.is_instances(name):
+                    self._unassigned(node, name)
                 self.closed.require_named(name)
             self.visit(base)
 
@@ -600,7 +640,7 @@ class _Reading:
 
     def _of_module(self, node: ast.AST, module: nn.Module, name: str) -> tuple[Any, bool]:
         """An attribute of a module; True where nothing more need be known of it."""
-        for held in (module._parameters, module._buffers, module._modules, vars(module)):
+        for held in _spaces(module):
             if name in held:
                 self._require_kept(node, held[name])
                 return held[name], False
@@ -626,7 +666,7 @@ class _Reading:
         else:
             if not hasattr(module, name):  # it is asked for, or in a branch that is not taken
                 self._require_kept(node, None)
-                for namespace in (module._parameters, module._buffers, module._modules, vars(module)):
+                for namespace in _spaces(module):
                     self.closed.note(standing(namespace, name))
                 return None, True
         self.refuse(node, f"{ast.unparse(node)}: {name!r} is not known to stay as it is")

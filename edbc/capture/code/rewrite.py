@@ -72,6 +72,10 @@ class LookUps:
         """Add one; of a namespace and name the first counts."""
         self._known.setdefault((id(look_up.namespace), look_up.name), look_up)
 
+    def update(self, other: LookUps) -> None:
+        """Add those of another."""
+        self._known = other._known | self._known
+
     def add_code(self, function: FunctionType) -> None:
         """Add that a function's code stays."""
         namespace: Any = _CodeOf(function)  # `get` is all that is asked of one

@@ -205,6 +205,11 @@ class ModelView(CellTracer):
         """See CellTracer."""
         return self.closed.is_forward_closed
 
+    @property
+    def is_forward_told(self) -> bool:
+        """Whether what forward records is told by what it reads of an instance (`code.closed`, definition (3))."""
+        return self.closed.is_forward_told
+
     def fields_of(self, kind: type) -> frozenset[str] | None:
         """See CellTracer."""
         return self.closed.fields(kind)

@@ -116,7 +116,7 @@ def _cells_and_rows(model: nn.Module, code: Regions, instances: Sequence[Any], g
 def _saved_by_likeness(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str]) -> float:
     """Microseconds of recording that instances take less because they are alike (definition (5)), without rows."""
     view, table = ModelView(model, automatic=names, code=code), TypeTable()
-    if not view.is_forward_closed:
+    if not view.is_forward_told:
         return 0.0
     alike = Alike(view, Lexicon(table, view, _nobody, _nobody), lambda: recording_shadow(view, table))
     with unchanged(instances):

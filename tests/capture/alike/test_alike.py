@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from edbc.capture.alike import alike
+from edbc.capture.alike.alike import FEW
 from edbc.capture.alike.reading import MOST_ITEMS, read
 from edbc.capture.alike.steps import Step, written
 from edbc.errors import EdbcError, StaleError
@@ -1095,3 +1096,73 @@ def test_masks_of_other_kinds_in_one_mini_batch() -> None:
             of_both = [*drawn(masked("chosen"), seed, 4), *drawn(masked(kind), seed, 4)]
             require_eager(net, of_both)
             require_eager(net, of_both)
+
+
+# --- code that calls itself ----------------------------------------------------------------------------------------
+
+
+class Tree:
+    def __init__(self, word: int) -> None:
+        self.word, self.kids, self.mark = word, [], "a"
+
+
+def tree(rng: Random, depth: int = 2) -> Tree:
+    found = Tree(rng.randrange(VOCAB))
+    found.kids = [tree(rng, depth - 1) for _ in range(rng.randrange(3 if depth else 1))]
+    found.mark = rng.choice("ab")
+    return found
+
+
+class OfTrees(nn.Module):
+    """A recursion over objects that code elsewhere makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.join = nn.Embedding(VOCAB, SIZE), nn.Linear(2 * SIZE, SIZE)
+
+    def forward(self, root: Any) -> Any:
+        return {"root": self.encode(root), "mark": root.mark}
+
+    def encode(self, root: Any) -> Any:
+        h = self.words(torch.tensor(root.word))
+        for kid in root.kids:
+            h = torch.tanh(self.join(torch.cat([h, self.encode(kid)])))
+        return -h if root.mark == "b" else h
+
+
+def test_trees_of_known_shapes_run_no_python() -> None:
+    """Eager's values and gradients; words differ, shapes and marks are part of the key."""
+
+    def small(rng: Random) -> Any:
+        return tree(rng, 1)
+
+    net = of_net(seeded(OfTrees), small)
+    for seed in range(2, 8):
+        require_eager(net, drawn(small, seed, 16))
+    found = net.alike.found
+    instances = drawn(small, 3, 16)
+    for item in instances:
+        item.word = (item.word + 1) % VOCAB
+    require_eager(net, instances)
+
+    assert net.alike.found == found + 16
+    assert [item["mark"] for item in net(instances)] == [item.mark for item in instances]
+
+
+def test_large_trees_that_do_not_come_again_end_the_search() -> None:
+    """Half of the instances are of a shape that came before, but these are the small ones."""
+
+    def grown(rng: Random, depth: int | None = None) -> Any:
+        found = Tree(rng.randrange(VOCAB))
+        if depth is None:
+            depth = 3 * rng.randrange(2)
+        found.kids = [grown(rng, depth - 1) for _ in range(rng.choice([1, 2, 3]) if depth else 0)]
+        return found
+
+    net = bound(seeded(OfTrees), drawn(grown, 0, 12))
+
+    for seed in range(1, 12):
+        require_eager(net, drawn(grown, seed, 32))
+
+    assert not net.alike.pays
+    assert 2 * net.alike.found > net.alike.looked - FEW

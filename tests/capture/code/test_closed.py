@@ -519,3 +519,120 @@ def test_static_methods_stay_what_they_are() -> None:
 
     assert closed.obstacle(model, "forward") is None
     assert closed.look_ups.still_hold()
+
+
+# --- closed for instances ------------------------------------------------------------------------------------------
+
+
+class Leaf:
+    def __init__(self, word: int) -> None:
+        self.word, self.kids, self.changing = word, [], 0
+
+
+def grown(words: list[int]) -> Leaf:
+    leaf = Leaf(words[0])
+    leaf.kids = [grown(words[i:]) for i in range(1, len(words))]
+    leaf.mass = 1  # type: ignore[attr-defined]
+    return leaf
+
+
+class Heavy(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mass = 2.0
+
+
+class Trees(nn.Module):
+    """What `forward` does is what the test makes of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.join, self.config = nn.Embedding(9, SIZE), Layer(), Config()
+        self.mass, self.calls, self.parts = 1.0, [], nn.ModuleList([Heavy()])
+
+    def encode(self, tree: Any) -> Tensor:
+        return self.join(self.words.weight[tree.word] + sum(self.encode(kid) for kid in tree.kids))
+
+    def one(self, tree: Any) -> Tensor:
+        return self.other(tree) + self.size(tree)
+
+    def other(self, tree: Any) -> Tensor:
+        return sum((self.one(kid) for kid in tree.kids), self.words.weight[tree.word])
+
+    def counts(self, tree: Any) -> Tensor:
+        CALLS.append(1)
+        return self.one(tree)
+
+    def size(self, tree: Any) -> int:
+        return sum(map(self.size, tree.kids), 1)
+
+    def read(self, tree: Any) -> Tensor:
+        return self.encode(tree) * self.config.changing
+
+    def take(self, tree: Any) -> Tensor:
+        config = self.config
+        return self.encode(tree) * config.changing
+
+    def of_a_module(self, tree: Any) -> Tensor:
+        return self.encode(tree) * sum(part.mass for part in self.parts)
+
+    def assigning(self, tree: Any) -> Tensor:
+        tree.kids = []
+        return self.encode(tree)
+
+    def through(self, tree: Any) -> Tensor:
+        return self.back(tree) if tree.kids else self.words.weight[0]
+
+    def back(self, tree: Any) -> Tensor:
+        return self.through(tree.kids[0]) * len(self.calls)
+
+
+def of_trees(name: str) -> Trees:
+    class Made(Trees):
+        forward = getattr(Trees, name)
+
+    return Made()
+
+
+@pytest.mark.parametrize("name", ["encode", "one", "other"])
+def test_forwards_that_call_themselves_are_closed_for_instances(name: str) -> None:
+    """Of what elsewhere makes trees too; no cell is made of such methods."""
+    model = of_trees(name)
+    closed = Closed(model)
+
+    assert not closed.is_forward_closed
+    assert closed.is_forward_told
+    assert closed.obstacle(model, name) is not None
+    assert closed.fields(Leaf) is not None
+    assert {"word", "kids"} <= closed.fields(Leaf)
+    assert closed.look_ups.still_hold()
+
+
+@pytest.mark.parametrize("name", ["counts", "read", "take", "of_a_module", "assigning", "through"])
+def test_other_obstacles_stay(name: str) -> None:
+    """What changes, what an object of the model has, what modules have, and what was assumed to be closed and is
+    not."""
+    closed = Closed(of_trees(name))
+
+    assert not closed.is_forward_told
+    assert not any("kids" in look_up[1] for look_up in closed.look_ups._known)
+
+
+def test_what_is_assumed_of_functions_that_call_each_other_is_forgotten() -> None:
+    """The second is closed only if the first is."""
+    model = of_trees("through")
+    closed = Closed(model, for_instances=True)
+
+    assert closed.obstacle(model, "through") is not None
+    assert closed.obstacle(model, "back") is not None
+
+
+def test_a_module_that_gets_an_attribute_of_instances_is_told() -> None:
+    """It may be what the name means by then."""
+    model = of_trees("encode")
+    closed = Closed(model)
+    assert closed.is_forward_told
+    model.join.kids = 3
+
+    assert not closed.look_ups.still_hold()
+    assert not Closed(model).is_forward_told
