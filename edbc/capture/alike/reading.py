@@ -16,7 +16,7 @@ Definitions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -38,9 +38,6 @@ _STRIDED, _TENSOR = {torch.strided}, torch.Tensor
 _INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool))
 _NOT_TORCHS = frozenset(("f16", "u2", "u4", "u8"))
 _NUMBERS = ({int}, {float})
-_NESTS = ({tuple}, {list})
-_OF_WAYS = PLAIN | {float, tuple, list}
-"""Classes whose items may make a sequence one that is read in a way of its own."""
 _dtype, _shape, _layout, _is_cpu = map(attrgetter, ("dtype", "shape", "layout", "is_cpu"))
 _requires_grad, _is_nested = attrgetter("requires_grad"), attrgetter("is_nested")
 _facts = attrgetter("dtype", "layout", "is_cpu", "requires_grad", "is_nested")
@@ -63,7 +60,7 @@ class Column(NamedTuple):
 def read(instances: Sequence[Any], fields: Fields, leaves_masks: bool = True) -> Column:
     """The instances of a mini-batch; each leaf of one once. Linear in the items of their nests."""
     leaf_dtypes = FLOATS | {torch.bool} if leaves_masks else FLOATS
-    found = _Reader(fields, MOST_ITEMS * max(len(instances), 1), leaf_dtypes).column(instances, DEEPEST)
+    found = _Reader(fields, 4 * MOST_ITEMS * max(len(instances), 1), leaf_dtypes).column(instances, DEEPEST)
     dtype, leaves, numbers = torch.get_default_dtype(), found.leaves, found.numbers
     patterns: Any = [*zip(itertools.repeat(dtype), found.patterns, strict=False)]
     if None in found.patterns:
@@ -144,8 +141,7 @@ class _Reader:
         return _joined((kind, *read), columns, len(items))
 
     def sequences(self, kind: type, items: Sequence[Any], depth: int) -> Column:
-        """Tuples and lists: of numbers, of plain values of one class, of tuples or lists of numbers (edges, rows of a
-        table), or of whatever."""
+        """Tuples and lists."""
         sizes = [*map(len, items)]
         if max(sizes) > MOST_ITEMS or sum(sizes) > self.most:
             is_large = [size > MOST_ITEMS for size in sizes]
@@ -158,47 +154,25 @@ class _Reader:
             return Column([(kind,)] * len(items))
         if kinds in _NUMBERS:
             (of,) = kinds
-            return Column([(kind, of, size) if size else (kind,) for size in sizes], None, items)
-        if len(kinds) == 1 and kinds <= PLAIN:
-            (of,) = kinds
-            return Column([(kind, of, (*item,)) if item else (kind,) for item in items])
-        if kinds in _NESTS and depth > 1 and (numbers := {*map(type, itertools.chain.from_iterable(flat))}) in _NUMBERS:
-            (of,), (inner,) = numbers, kinds
-            lengths = _parts([*map(len, flat)], sizes)
-            in_all = [(kind, inner, of, each) if any(each) else (kind, *[(inner,)] * len(each)) for each in lengths]
-            return Column(in_all, None, [[*itertools.chain.from_iterable(item)] for item in items])
-        is_record = kind is not list and sizes.count(sizes[0]) == len(sizes)
-        of_first = {type(item[0]) for item in items} if is_record else kinds
-        if len(items) > 1 and not of_first.isdisjoint(_OF_WAYS):  # each the way that it goes alone
-            ways = [*map(_way, items)]
-            if ways.count(ways[0]) < len(ways):
-                return _by_group(items, ways, lambda of: self.sequences(kind, of, depth))
-        if is_record:
+            patterns_of = {size: (kind, *(of,) * size) for size in {*sizes}}
+            return Column([*map(patterns_of.__getitem__, sizes)], None, items)
+        if kind is not list and sizes.count(sizes[0]) == len(sizes):
             return _joined(kind, [self.column(of, depth - 1) for of in zip(*items, strict=True)], len(items))
         found = self.column(flat, depth - 1)
-        patterns: Any = [(kind, *of) for of in _parts(found.patterns, sizes)]
+        rest = iter(found.patterns)
+        patterns: Any = [(kind, *itertools.islice(rest, size)) for size in sizes]
         if None in found.patterns:
             patterns = [None if None in pattern else pattern for pattern in patterns]
-        leaves, numbers_of = (None if of is None else [*map(_chained, _parts(of, sizes))] for of in found[1:])
-        return Column(patterns, leaves, numbers_of)
+        leaves, numbers = (None if of is None else [*map(_chained, _parts(of, sizes))] for of in found[1:])
+        return Column(patterns, leaves, numbers)
 
 
-def _way(item: Sequence[Any]) -> Any:
-    """Which of the ways of `_Reader.sequences` an item goes when it is alone; None for the last."""
-    kinds = {*map(type, item)}
-    if kinds in _NESTS:
-        numbers = {*map(type, itertools.chain.from_iterable(item))}
-        return (*kinds, *numbers) if numbers in _NUMBERS else None
-    return kinds.pop() if len(kinds) == 1 and kinds <= _OF_WAYS else None
+def _parts(items: Sequence[Any], sizes: Sequence[int]) -> Iterator[Iterator[Any]]:
+    """Runs of items of these sizes, each to be taken before the next."""
+    return map(itertools.islice, itertools.repeat(iter(items)), sizes)
 
 
-def _parts(items: Sequence[Any], sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Runs of items of these sizes."""
-    of = iter(items)
-    return (tuple(itertools.islice(of, size)) for size in sizes)
-
-
-def _chained(parts: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
+def _chained(parts: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
     return (*itertools.chain.from_iterable(parts),)
 
 

@@ -269,14 +269,13 @@ def test_equal_plain_values_of_other_kinds_are_other_keys() -> None:
 
 
 def test_pairs_of_numbers_are_told_in_all() -> None:
-    """A list of edges is a few parts of a pattern, however long, and as many of them as an instance may have."""
+    """As many numbers as an instance may have, in their order."""
     fields = of_net(seeded(Makes), vector).view.fields_of
-    few, many = ([(i, i + 1) for i in range(count)] for count in (2, MOST_ITEMS // 2))
+    many = [(i, i + 1) for i in range(MOST_ITEMS // 2)]
 
-    column = read([{"x": few}, {"x": many}, {"x": [*many, (0, 0)]}], fields)
-    assert len(column.patterns[0][1][1]) == len(column.patterns[1][1][1])
-    assert column.numbers[1] == [number for edge in many for number in edge]
-    assert column.patterns[2] is None
+    column = read([{"x": many}, {"x": [*many, (0, 0)]}], fields)
+    assert [*column.numbers[0]] == [number for edge in many for number in edge]
+    assert column.patterns[1] is None
 
 
 class ChangesInPlace(nn.Module):
