@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from edbc.base.notebook import shown_name
 from edbc.capture.code.closed import Closed, Obstacle, methods_of
 from edbc.capture.code.hooks import num_hooks
 from edbc.capture.code.mark import is_cell
-from edbc.capture.code.notebook import shown_name
 from edbc.capture.code.regions import Regions
 from edbc.capture.standins.standin import Symbol
 from edbc.errors import UnsupportedError
@@ -56,9 +56,9 @@ _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.devi
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
 """Definition (4): numbers of 4 bytes at 20 GB/s, and a thread's multiplications; of the machines that edbc meets the
 order of magnitude, which is all that a choice needs."""
-TORCH_US = 45.0
+TORCH_US, CALL_US = 45.0, 5.0
 """Microseconds: a batch that torch runs, or a node of a function of a whole run (15 to 150 in twelve ordinary
-programs)."""
+programs); each operation more of such a batch (120 for 21, blocks of a transformer)."""
 STEP_US = 20.0
 """Microseconds: a step of a recurrent layer that torch runs whole (`BiGRUMean` of the ordinary programs)."""
 MOST_TRIED = 16

@@ -9,11 +9,11 @@ Definitions.
     (a) its arguments, and what it makes itself;
     (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
         and attributes that are absent, or plain (numbers, texts, torch functions, tuples, lists and dicts of them and
-        of modules whose calls are closed) and that no code of the user's assigns outside of `__init__`; attributes of
-        those in the same way (`self.config.size`);
-    (c) global names of torch, of `math`, of built-in functions that only compute, of plain values, of closed
-        functions, and of classes whose objects hold what they are given (`deque`, `nn.Sigmoid`, torch's distributions),
-        which may be made;
+        of modules whose calls are closed) and that no code which forward may reach assigns (`code.assigned`);
+        attributes of those in the same way (`self.config.size`);
+    (c) global names, and variables of functions around it, of torch, of `math`, of built-in functions that only
+        compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
+        (`deque`, `nn.Sigmoid`, torch's distributions), which may be made;
     and when it assigns to local variables only. `getattr` and `hasattr` with a name that is written read that
     attribute, which may be absent; `super().forward(x)` calls what it finds. What is not known to be so (`try`,
     `yield`, a name that is made, a list of tensors kept on the module) makes it *open*, with the line and the reason:
@@ -23,9 +23,8 @@ Definitions.
     what it calls. What it reads of modules is held by `ModelView.require_unchanged`, but for what their classes have.
 
 (3) A model's `forward` may also be closed *for instances*: it, or what it calls, calls itself, or reads attributes of
-    what no module has, which code elsewhere assigns (`node.children = ...` where trees are made), or calls modules
-    whose hooks are closed functions. What it computes is still told by its instance and by what stays, where all of the
-    instance is looked at. No cell is made of that.
+    what no module has, which code elsewhere assigns (`node.children = ...` where trees are made). What it computes is
+    still told by its instance and by what stays, where all of the instance is looked at. No cell is made of that.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -48,15 +47,16 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
 
-from edbc.capture.code.hooks import hooks_of_forward, num_hooks
+from edbc.base.notebook import shown_name
+from edbc.capture.code.assigned import ANY, assigned_in, is_prompt
+from edbc.capture.code.hooks import num_hooks
 from edbc.capture.code.mark import is_cell
-from edbc.capture.code.notebook import cell_texts, shown_name
 from edbc.capture.code.rewrite import LookUp, LookUps, standing
 from edbc.capture.standins.source import is_library
 
@@ -83,11 +83,9 @@ _CLASSES = (
 )  # fmt: skip
 """Of torch, and of those that hold what they are given, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
-_ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
 _OF_DICTS = frozenset(("get", "keys", "values", "items"))
 MOST_ITEMS = 64
 """Of a dict or list that a look-up compares with what it held."""
-ANY = "*"
 _CHANGING = frozenset(
     "append appendleft extend extendleft insert pop popleft popitem remove discard clear sort reverse rotate update "
     "add setdefault __setitem__ __delitem__ __iadd__ __next__ send".split()
@@ -97,8 +95,6 @@ _CLASS = "__class__"
 """The variable that `super()` without arguments reads."""
 _STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
 """Functions of torch that read or change what is no argument of theirs."""
-_MAKES = ("__init__", "__post_init__", "build")
-"""Functions that make a model: what they assign stands before anything is recorded."""
 
 
 class Obstacle(NamedTuple):
@@ -122,6 +118,27 @@ class _Content:
         """What stood there, or the default where something else does."""
         now = _items(self.holder)
         return self.known if now == self.known and [*map(type, now)] == self.kinds else default
+
+
+class _Variable:
+    """A variable of a function around another one, as a namespace."""
+
+    __slots__ = ("cell",)
+
+    def __init__(self, cell: CellType):
+        self.cell = cell
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """What the variable is now."""
+        try:
+            return self.cell.cell_contents
+        except ValueError:  # it has no value yet, or none any more
+            return default
+
+    def stays(self) -> bool:
+        """Whether it is what definition (1) lets a name be."""
+        found = self.get("", self)
+        return isinstance(found, (nn.Module, *_PLAIN)) or only_computes(found) or _is_users_function(found)
 
 
 def _items(holder: Any) -> list[Any]:
@@ -151,15 +168,15 @@ class Closed:
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
-        """Names of the attributes that code in the files of the model's classes, and in what these import of the
-        user's, assigns outside of `__init__`; ANY where it assigns by names that are made."""
+        """Names of the attributes that code which forward may reach, in the files of the model's classes and in what
+        these import of the user's, assigns (`code.assigned`)."""
         found: set[ModuleType] = set()
         kinds = {kind.__module__ for module in self.model.modules() for kind in type(module).__mro__}
         new = {module for module in map(sys.modules.get, kinds) if _is_users(module)}
         while new:
             found |= new
             new = {module for file in new for module in _imported(file)} - found
-        return frozenset().union(*map(_assigned_in, found))
+        return assigned_in(found)
 
     @functools.cached_property
     def _methods(self) -> dict[str, list[nn.Module]]:
@@ -279,22 +296,11 @@ class Closed:
         for part in module.modules():
             if is_cell(part):
                 continue
-            has_call = not _is_torchs(_owner(type(part), "__call__").__module__)
-            if has_call or (num_hooks(part) and not (self.for_instances and self._require_hooks(part))):
+            if num_hooks(part) or not _is_torchs(_owner(type(part), "__call__").__module__):
                 what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
                 raise _Open(Obstacle(_file_of(type(part)), what))
             if "forward" in methods_of(part):
                 self.require_method(part, "forward")
-
-    def _require_hooks(self, module: nn.Module) -> bool:
-        """Raise _Open where a hook of a module's forward is open; False where it has others, or is no function."""
-        hooks = hooks_of_forward(module)
-        if len(hooks) < num_hooks(module) or not all(_is_users_function(hook) for _, _, hook in hooks):
-            return False
-        for namespace, number, hook in hooks:
-            self.note(LookUp(namespace, number, hook))
-            self.require_function(hook, None)
-        return True
 
     def only_computes(self, function: Any, module: nn.Module | None) -> bool:
         """Whether a function, or a method of a module, is closed and leaves the nests that it is given as they are."""
@@ -401,65 +407,7 @@ def _is_torchs(name: str) -> bool:
 
 def _is_users(module: Any) -> TypeGuard[ModuleType]:
     name = getattr(module, "__file__", None)
-    return _is_prompt(module) if name is None else not is_library(name)
-
-
-def _is_prompt(module: Any) -> bool:
-    """True for the module of a notebook or of Python's prompt."""
-    return getattr(module, "__name__", None) == "__main__" and getattr(module, "__file__", None) is None
-
-
-def _assigned_in(module: ModuleType) -> frozenset[str]:
-    if not _is_prompt(module):
-        return _assigned_in_file(str(module.__file__))
-    texts = cell_texts()
-    return frozenset({ANY}) if texts is None else frozenset().union(*map(_assigned_in_text, texts))
-
-
-@functools.cache
-def _assigned_in_file(name: str) -> frozenset[str]:
-    try:
-        return _assigned_in_text(Path(name).read_bytes())
-    except OSError:
-        return frozenset()
-
-
-def _assigned_in_text(text: str | bytes) -> frozenset[str]:
-    try:
-        return frozenset(_assignments(ast.parse(text)))
-    except (SyntaxError, ValueError):
-        return frozenset()
-
-
-def _assignments(node: ast.AST) -> Iterator[str]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef) and child.name in _MAKES:
-            continue
-        if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
-            yield child.attr
-        if isinstance(child, ast.Call) and _called(child.func) in _ASSIGN:
-            yield from _assigned_by(child)
-        if isinstance(child, ast.Attribute) and child.attr == "__dict__":
-            yield ANY
-        yield from _assignments(child)
-
-
-def _assigned_by(call: ast.Call) -> Iterator[str]:
-    """What a call of a function of _ASSIGN may assign, which a text among its arguments may tell."""
-    text = next((a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), None)
-    if text is None or _called(call.func) == "vars":
-        yield ANY
-    elif _called(call.func) in ("exec", "eval"):
-        yield from _assigned_in_text(text)
-    else:
-        yield text
-
-
-def _called(node: ast.expr) -> str:
-    """The name of a function; of methods (`model.eval()`) that of Python's own alone (`object.__setattr__`)."""
-    if isinstance(node, ast.Attribute):
-        return node.attr if node.attr.startswith("__") or _is_named(node.value, "builtins") else ""
-    return node.id if isinstance(node, ast.Name) else ""
+    return is_prompt(module) if name is None else not is_library(name)
 
 
 def _imported(module: ModuleType) -> Iterator[ModuleType]:
@@ -509,7 +457,9 @@ class _Reading:
     def check(self) -> None:
         """Raise _Open for the first obstacle."""
         arguments = self.definition.args
-        if not {*self.function.__code__.co_freevars} <= {_CLASS}:
+        cells = zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=False)
+        self.around = {name: _Variable(cell) for name, cell in cells if name != _CLASS}
+        if not all(variable.stays() for variable in self.around.values()):
             self.refuse(self.definition, f"{self.definition.name} reads variables of a function around it")
         for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
             if not isinstance(default, ast.Constant):
@@ -607,7 +557,7 @@ class _Reading:
 
     def _unassigned(self, node: ast.AST, name: str) -> None:
         if name in self.closed.assigned:
-            self.refuse(node, f"{ast.unparse(node)}: an attribute {name!r} is assigned outside of __init__")
+            self.refuse(node, f"{ast.unparse(node)}: an attribute {name!r} is assigned in code that forward may reach")
 
     def _require_kept(self, node: ast.AST, value: Any) -> None:
         """Raise _Open for what may be assigned by a name that is made, unless it is a module or a tensor."""
@@ -616,13 +566,15 @@ class _Reading:
 
     def _chain(self, node: ast.AST, name: str, names: tuple[str, ...]) -> None:
         """A name that is not local, and attributes of it."""
-        namespace = self.function.__globals__
-        if name not in namespace:
+        namespace: Any = self.function.__globals__
+        if name in self.around:
+            namespace = self.around[name]
+        elif name not in namespace:
             found = vars(builtins).get(name)
             if name not in _BUILTINS and not (isinstance(found, type) and issubclass(found, Exception)):
                 self.refuse(node, f"{name} does more than compute")
             return
-        found = namespace[name]
+        found = namespace.get(name)
         self.closed.note(LookUp(namespace, name, found))
         self._walk(node, ".".join((name, *names)), found, names)
 
@@ -742,12 +694,12 @@ def is_in_place(name: str) -> bool:
 
 
 def only_computes(found: Any) -> bool:
-    """True for functions of torch and of `math`."""
+    """True for functions of torch, of `math`, and of einops."""
     module = getattr(found, "__module__", None) or ""
     if _STATE.fullmatch(getattr(found, "__name__", "")):
         return False
     if type(found) is FunctionType:
-        return _is_torchs(module)
+        return _is_torchs(module) or module == "einops.einops"
     is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"
     return is_builtin and (_is_torchs(module) or module == "math" or module.startswith("_VariableFunctions")
                            or getattr(found, "__self__", None) in (math, torch._C._nn))  # fmt: skip

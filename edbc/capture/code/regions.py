@@ -38,9 +38,9 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from edbc.base.notebook import shown_name
 from edbc.capture.code.closed import Closed, definition_of, methods_of
 from edbc.capture.code.expressions import LEAST, Expressions
-from edbc.capture.code.notebook import shown_name
 from edbc.capture.code.rebind import is_users
 from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
 from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one

@@ -36,6 +36,7 @@ from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
+from edbc.capture.code.rewrite import LookUp
 from edbc.capture.code.sequential import APART, forward_of
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
@@ -186,6 +187,8 @@ class ModelView(CellTracer):
         self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
+        self._unsteady: set[str] = set()
+        """Buffers that were relied on, and have changed."""
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
@@ -348,6 +351,16 @@ class ModelView(CellTracer):
         for view in ref.views:
             tensor = view.apply(tensor, self.shared)
         return tensor
+
+    def relied_on(self, ref: SharedRef) -> torch.Tensor | None:
+        """See CellTracer."""
+        names = _names_behind(ref)
+        tensors = {name: self.tensor(name) for name in names}
+        if names & self._unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
+            return None
+        for name, tensor in tensors.items():
+            self.copies.look_ups.add(LookUp(_Contents(self, tensor), name, True))  # type: ignore[arg-type]
+        return self.shared(ref)
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
@@ -560,6 +573,25 @@ def _demands(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Valu
         at, number = at + entry.num_operands, number + len(entry.output_slots)
     of_outputs = [made_of.get(value.ref, frozenset()) for value in outputs]
     return tuple({frozenset(x for x in found if x is not None) for found in of_outputs if None not in found})
+
+
+def _names_behind(ref: SharedRef) -> set[str]:
+    """Of all tensors of the model that a reference reads."""
+    return {ref.name}.union(*(_names_behind(other) for view in ref.views for other in shared_refs(view.template)))
+
+
+class _Contents:
+    """A buffer as a namespace: what its name finds is True as long as nobody has changed it."""
+
+    def __init__(self, view: ModelView, tensor: torch.Tensor):
+        self._view, self._tensor, self._version = view, tensor, tensor._version
+
+    def get(self, name: str, _missing: Any = None) -> bool:
+        """Whether it is what it was."""
+        is_same = self._view.tensor(name) is self._tensor and self._tensor._version == self._version
+        if not is_same:
+            self._view._unsteady.add(name)
+        return is_same
 
 
 def _is_same(one: FunctionType, other: FunctionType) -> bool:

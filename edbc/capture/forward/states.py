@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.capture.code.closed import ANY
+from edbc.capture.code.assigned import ANY
 from edbc.capture.code.rebind import is_users
 from edbc.capture.record.tracer import CellTracer
 from edbc.capture.standins.standin import Symbol
@@ -26,7 +26,7 @@ class OwnAttributes:
     interleave: each has its own, as if it ran alone. Outside of instances all is as it was before.
 
     O(attributes) once, and per change of instances O(attributes of modules that forward has assigned, and of plain
-    objects that code of the user's assigns outside of `__init__`): next to nothing for most models.
+    objects that code which forward may reach assigns): next to nothing for most models.
     """
 
     def __init__(self, shadow: nn.Module, tracer: CellTracer):

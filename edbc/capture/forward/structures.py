@@ -49,7 +49,6 @@ def structure_key(recording: Recording, collected: Collected) -> Any:
         tuple(collected.stacks),
         tuple(recording.external_source),
         tuple(recording.detached),
-        None if recording.formed is None else recording.formed.tobytes(),
         len(recording.table.classes()),
     )
 

@@ -5,10 +5,11 @@ nodes whenever they are called with arguments of the same slots, but for n. So w
 together as one program, and found by its key from then on; the user's Python does not run.
 
 Kept are calls all of whose operands are their arguments, numbers, constants and each other. Closed code that asks for a
-size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone. Sizes that had to be equal, and
-indices that had to be below a size, are told by the program, and compared at every call; where they are not, the call
-runs as it is written, and fails as eager does. Where there is one row or none of anything whose number differs between
-instances, nothing is kept, as broadcasting and reductions treat them in their own way (`TooFew`).
+size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone, and so it is for sizes beyond the
+bounds that its comparisons gave (`ragged.symbols`). Sizes that had to be equal, and indices that had to be below a
+size, are told by the program, and compared at every call; where they are not, the call runs as it is written, and fails
+as eager does. Where there is one row or none of anything whose number differs between instances, nothing is kept, as
+broadcasting and reductions treat them in their own way (`TooFew`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import adopted
-from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
@@ -190,8 +191,8 @@ class KeptCall(NamedTuple):
     """Sizes that must be equal."""
     below: tuple[tuple[int, Count, int], ...]
     """Indices that must be below a size, by the number of the argument, and how far below 0 they may be (sizes)."""
-    least: tuple[tuple[Count, int], ...]
-    """Sizes that must be no smaller than that."""
+    within: tuple[tuple[Count, int, int], ...]
+    """Sizes that must be no smaller, and no larger than that."""
 
     def fits(self, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
         """Whether arguments have the sizes that the program needs; of arrays, one item per call, which of them do."""
@@ -202,8 +203,9 @@ class KeptCall(NamedTuple):
         for number, count, negative in self.below:
             size, numbers = size_of(count, sizes, known), indices[number]
             fit = fit & (numbers.highest < size) & (numbers.lowest >= -size * negative)
-        for count, least in self.least:
-            fit = fit & (size_of(count, sizes, known) >= least)
+        for count, least, most in self.within:
+            size = size_of(count, sizes, known)
+            fit = fit & (size >= least) & (size <= most)
         return fit
 
     def again(self, rec: Recorder, given: Given) -> Any:
@@ -221,9 +223,9 @@ class KeptCall(NamedTuple):
             return None
         return flat if self.fits(given.indices, flat[2::3]) else None
 
-    def of(self, rec: Recorder, flat: Sequence[int], program: Program | None = None) -> Any:
-        """The call on these arguments of the program, which fit; of one that does the same in its place."""
-        return _filled(rec, self.result, rec.run(program or self.program, flat), flat)
+    def of(self, rec: Recorder, flat: Sequence[int]) -> Any:
+        """The call on these arguments of the program, which fit."""
+        return _filled(rec, self.result, rec.run(self.program, flat), flat)
 
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
@@ -326,9 +328,14 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     key = tuple(parts)
     known = rec.functions.get(key)
     by_sizes = known is BY_SIZES
+    if type(known) is KeptCall:
+        found = known.again(rec, given)
+        if found is not NotImplemented:
+            return found
+        by_sizes = True
     if by_sizes:
         known = rec.functions.get((key, given.sizes()))
-    if type(known) is KeptCall:
+    if by_sizes and type(known) is KeptCall:
         found = known.again(rec, given)
         return function(module, *args) if found is NotImplemented else found
     if known is NOT_KEPT or rec.keeping or not may_keep(given):
@@ -357,7 +364,10 @@ def symbolic_tensor(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: I
     """A tensor of the instance's as code that is being kept gets it: a stand-in."""
     if item.dtype is torch.int64:
         along = along_of(item.shape)
-        return Index(rec, item, tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along])), along)
+        vectors = tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along]))
+        if along == 0 and len(vectors) == 1:  # a batch of one
+            return Line(Index(rec, item[0], vectors, -1))
+        return Index(rec, item, vectors, along)
     return next(rows) if rec.place_of_rows(item.shape, item.dtype) >= 0 else rec.constant(item)
 
 
@@ -383,13 +393,13 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     begin = rec.place()
     rec.keeping = rec.symbolic = True
     rec.asked_size = rec.counted = False
-    rec.equal_sizes = []
+    rec.equal_sizes, rec.within = [], []
     try:
         result = function(shown)
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
-            result, by_sizes, rec.equal_sizes
+            result, by_sizes, rec.equal_sizes, rec.within
         )
         rec.kept_wholes = []
         return result
@@ -442,7 +452,7 @@ class _Keeping:
         self.extras: list[Literal | Remade | LookedUp | First] = []
         self.equal: set[tuple[Count, Count]] = set()
         self.below: set[tuple[int, Count, int]] = set()
-        self.least: set[tuple[Count, int]] = set()
+        self.within: set[tuple[Count, int, int]] = set()
         self.results: list[int] = []
         self.sizes: list[int] = triples[2::3]
         """Of the arguments; those that are more in other calls are `more` there."""
@@ -451,9 +461,10 @@ class _Keeping:
         self.has_own = True
         """Whether indices that are no arguments are what every such call has."""
 
-    def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, Triple]] = ()) -> KeptCall:
-        """See `KeptCall`; some registers have to be of `equal` sizes. Raises CannotKeep, also where gradients were off
-        in between, which a run does not tell."""
+    def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, Triple]] = (),
+             within: Iterable[tuple[Triple, int, int]] = ()) -> KeptCall:  # fmt: skip
+        """See `KeptCall`; some registers have to be of `equal` sizes, and some sizes `within` bounds. Raises
+        CannotKeep, also where gradients were off in between, which a run does not tell."""
         entries = self.rec.entries
         if self.rec.has_switched(self.entry):
             raise CannotKeep
@@ -469,10 +480,12 @@ class _Keeping:
                 raise TooFew
         for like, other in equal:
             self.equal.add((self.draft.count_of(self.sized(like)), self.draft.count_of(self.sized(other))))
+        for like, least, most in within:
+            self.within.add((self.draft.count_of(self.sized(like)), least, most))
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
         form = _form(self.rec, program, placed)
-        told = tuple(self.equal), tuple(self.below), tuple(self.least)
+        told = tuple(self.equal), tuple(self.below), tuple(self.within)
         return KeptCall(program, tuple(self.extras), placed, form, *told)
 
     def node(self, number: int) -> None:
@@ -521,18 +534,18 @@ class _Keeping:
         elif op == TAKE:
             self.bound(own[1], counts[0], 1)
         elif op == REDUCE:
-            self.least.add((counts[0], 1))
+            self.within.add((counts[0], 1, MOST))
         elif op == RUN:
             known: dict[int, Count] = {}
             for symbol, count in zip(parameters[3:], counts, strict=False):
                 if known.setdefault(symbol, count) != count:
                     self.equal.add((known[symbol], count))
-                self.least.add((count, 1))
+                self.within.add((count, 1, MOST))
         elif op == SLICE and parameters[1] != NONE and parameters[1] - parameters[0] == 1:
             first = parameters[0]
-            self.least.add((counts[0], first + 1 if first >= 0 else -first))
+            self.within.add((counts[0], first + 1 if first >= 0 else -first, MOST))
         elif op == SCAN:
-            self.least.add((counts[0], 1))
+            self.within.add((counts[0], 1, MOST))
         return draft.add(op, parameters, own, count_after(op, parameters, counts))
 
     def bound(self, register: int, count: Count, negative: int) -> None:

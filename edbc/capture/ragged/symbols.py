@@ -1,9 +1,10 @@
 """What closed code is given in the place of sizes and indices while what it records is being kept.
 
 Code that is kept runs once for all instances, so whatever it learns of this one must be known. A `Size` is an integer
-that tells when it is looked at; an `Index` stands for indices of the instance's, of which code can do no more than take
-rows by them, look them up and send rows by them. Anything else gives the attempt up (`CannotKeep`): the call is
-recorded as it is written.
+that tells when it is looked at; compared with a number it tells between which bounds the answer is the same, and what
+is recorded serves sizes within these (`assert n <= 512`). An `Index` stands for indices of the instance's, of which
+code can do no more than take rows by them, look them up and send rows by them. Anything else gives the attempt up
+(`CannotKeep`): the call is recorded as it is written.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from edbc.capture.standins.standin import Lazy, Shared, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
+
+
+MOST = 1 << 62
+"""Above all sizes."""
 
 
 class Size:
@@ -44,6 +49,24 @@ def _asking(name: str) -> Callable[..., Any]:
     return ask
 
 
+def _comparing(name: str, least: int, most: int) -> Callable[..., Any]:
+    """A comparison that is true from `least` to `most` above the number that it is given; below and above that it is
+    not, and the size is on one side."""
+    method, ask = getattr(int, name), _asking(name)
+
+    def compare(self: Size, *number: Any) -> Any:
+        if type(number[0] if number else 0) is not int:
+            return ask(self, *number)
+        given = number[0] if number else 0
+        low, high = max(0, given + least), min(MOST, given + most)
+        if not low <= self.value <= high:
+            low, high = (0, low - 1) if self.value < low else (high + 1, MOST)
+        self.rec.within.append((self.like, low, high))
+        return method(self.value, *number)
+
+    return compare
+
+
 METHODS = (
     "add sub mul floordiv truediv mod pow divmod radd rsub rmul rfloordiv rtruediv rmod rpow neg pos abs eq ne lt le "
     "gt ge hash index int float bool repr str format and or xor lshift rshift rand ror rxor round trunc floor ceil "
@@ -52,6 +75,9 @@ METHODS = (
 """Of integers, by which code learns what they are."""
 for _name in METHODS:
     setattr(Size, f"__{_name}__", _asking(f"__{_name}__"))
+for _name, _least, _most in (("lt", -MOST, -1), ("le", -MOST, 0), ("gt", 1, MOST), ("ge", 0, MOST), ("eq", 0, 0),
+                             ("ne", 0, 0), ("bool", 1, MOST)):  # fmt: skip
+    setattr(Size, f"__{_name}__", _comparing(f"__{_name}__", _least, _most))
 
 
 class Index(Lazy):

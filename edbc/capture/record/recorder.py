@@ -38,6 +38,7 @@ from edbc.capture.ragged.rows import Pool, adopted, rows_described
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Number, Offset, Ragged, Sizes, Whole, ragged_class
+from edbc.capture.ragged.whole.runs import cut
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import (
@@ -219,7 +220,6 @@ class Recorder:
         "first_value",
         "flows",
         "forget_calls",
-        "formed",
         "found_forwards",
         "functions",
         "has_buffers",
@@ -276,7 +276,6 @@ class Recorder:
         "run_segment",
         "seen_in_place",
         "shared",
-        "shares_equal",
         "shown",
         "shows",
         "sites",
@@ -289,6 +288,7 @@ class Recorder:
         "taken",
         "takes_locks",
         "unread",
+        "within",
         "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
@@ -424,8 +424,8 @@ class Recorder:
         """Whether sizes are given as symbols (`ragged.symbols`)."""
         self.equal_sizes: list[tuple[Triple, Triple]] = []
         """Those that have to be equal, by registers."""
-        self.shares_equal = False
-        """Whether equal nodes are to be one, where runs are of many calls."""
+        self.within: list[tuple[Triple, int, int]] = []
+        """Bounds within which code that is being kept does the same, by registers."""
         self.room = np.array([64, 256, 4096])
         """For nodes, refs and registers of runs (`ragged.expandloops`)."""
         self.asked_size = False
@@ -458,8 +458,6 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.num_runs = self.nodes_of_runs = 0
         """Entries that are runs (`ragged.program`), and what they come to."""
-        self.formed: list[int] = []
-        """Runs among whose nodes no sums or patterns are looked for: they are steps."""
         self.calls: list[int] = []
         """Of how many calls each of them is, where not all are of one."""
         self.indices: list[np.ndarray] = []
@@ -821,6 +819,10 @@ class Recorder:
             self.lookups[found.refs.start] = table, size
         return found
 
+    def corner(self, table: Shared, index: Any) -> Any:
+        """A corner of a buffer by sizes that are symbols, where it is a triangle (`ragged.whole.runs`); else None."""
+        return cut(self, table, index) if self.symbolic and self.flows else None
+
     def rows_described(self, described: Description, like: Triple | None) -> Ragged:
         """A constant that forward makes, of a symbol's size, or one that it changes."""
         return rows_described(self, described, like)
@@ -1065,7 +1067,6 @@ class Recorder:
     def forget_since(self, entries: int, refs: int, value: int) -> None:
         """Forget what has been recorded since `place` said so."""
         del self.entries[entries:], self.refs[refs:]
-        self.formed = [place for place in self.formed if place < entries]
         self.next_value, self.parts = value, {}
         for lazy in self.kept_wholes:
             lazy.whole = None

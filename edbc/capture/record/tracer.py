@@ -25,7 +25,7 @@ class CellTracer:
     written: Collection[tuple[str, str]] = ()
     """Paths of modules, and names of their attributes that forward has assigned to."""
     names_assigned: Collection[str] = ()
-    """Names of attributes that the user's code assigns outside of `__init__` (`code.closed`)."""
+    """Names of attributes that code which forward may reach assigns (`code.assigned`)."""
     is_forward_closed = False
     """Whether forward is a function of instances (`code.closed`)."""
 
@@ -55,6 +55,11 @@ class CellTracer:
     def shared(self, ref: SharedRef) -> torch.Tensor:
         """The model's parameter or buffer behind a reference, with its views taken."""
         raise NotImplementedError
+
+    def relied_on(self, ref: SharedRef) -> torch.Tensor | None:
+        """What stands behind a reference to buffers, as it is now: where one of them changes, all is recorded anew.
+        None of parameters, and where that has happened before."""
+        return None
 
     def require_unchanged(self) -> None:
         """Raise when the model is no longer what recording started from."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from edbc.capture.code.notebook import PROMPTS, shown_name
+from edbc.base.notebook import PROMPTS, shown_name
 
 _FOLDERS = (Path(__file__).parents[2], Path(torch.__file__).parent)
 _OWN, _OF_TORCH = (tuple(str(path) + os.sep for path in (folder, folder.resolve())) for folder in _FOLDERS)

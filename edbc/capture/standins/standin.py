@@ -722,7 +722,8 @@ class Shared(Symbol):
         if type(index) is int or isinstance(index, np.integer):
             return self.lookup(int(index))
         if type(index) is tuple:
-            return self._element(index)
+            found = self.rec.corner(self, index) if self.rec.ragged else None
+            return self._element(index) if found is None else found
         if type(index) is slice and self.tensor.ndim and (self.rec.ragged or self.rec.sizes is not None):
             return self.rec.rows_between(self, index)
         if type(index) is list or isinstance(index, np.ndarray):

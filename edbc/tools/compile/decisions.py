@@ -13,7 +13,8 @@ definition (4)), a function of the model and the mini-batch without a clock: the
     which are there to have none, all that have one node count as if there were always as many more.
 (5) Where half of the instances are alike others (`capture.alike.alike`), they are joined and not recorded: a node
     costs JOIN_US then, where there are no rows.
-(6) A batch that torch runs costs TORCH_US, and so does each node of a function of whole runs that torch runs.
+(6) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
+    function of whole runs that torch runs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from edbc.base.pattern import Pattern
 from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.vocabulary import Lexicon
 from edbc.capture.code.automatic import (
+    CALL_US,
     JOIN_US,
     NODE_US,
     PYTHON_US,
@@ -225,7 +227,7 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-            cost += TORCH_US * _num_in_torch(table, kind, view, natives, int(nodes[kind]), int(batches[kind]))
+            cost += _in_torch(table, kind, view, natives, int(nodes[kind]), int(batches[kind]))
     sizes = {
         kind: _num_operations(table, kind, view) for kind in np.flatnonzero((counts == 1) | (counts == 2)).tolist()
     }
@@ -233,13 +235,15 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
     return Trial(names, cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used)
 
 
-def _num_in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> int:
-    """How often torch is called for a type of so many nodes and batches, definition (6)."""
+def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> float:
+    """What calls of torch take for a type of so many nodes and batches, definition (6)."""
     node_type, entry = table.types[kind], table.operation_of_type.get(kind)
     assert node_type is not None
     if node_type.is_run:
-        return nodes if entry is not None and attention_of(entry.operation) is None else 0
-    return 0 if entry is None or not node_type.has_program or natives.run(table, kind, view) else batches
+        return TORCH_US * nodes if entry is not None and attention_of(entry.operation) is None else 0.0
+    if entry is None or not node_type.has_program or natives.run(table, kind, view):
+        return 0.0
+    return batches * (TORCH_US + CALL_US * (num_operations(entry, view) - 1))
 
 
 def _num_operations(table: TypeTable, kind: int, view: ModelView) -> int:

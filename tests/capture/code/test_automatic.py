@@ -234,6 +234,7 @@ def test_a_name_that_means_something_else_ends_automatic_cells(monkeypatch: pyte
 def torch_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     """What torch runs (floats of two kinds, changes in place) is in cells like all else."""
     monkeypatch.setattr(decisions, "TORCH_US", 0.0)
+    monkeypatch.setattr(decisions, "CALL_US", 0.0)
 
 
 HELPER_LIMIT = 100

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from edbc.capture.code.notebook import cell_texts, shown_name
+from edbc.base.notebook import cell_texts, shown_name
 
 IMPORTS = "import torch, edbc\nfrom torch import nn"
 MODEL = """class Net(nn.Module):

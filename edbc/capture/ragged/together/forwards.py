@@ -8,8 +8,9 @@ apart are columns of integers, and each instance's run is a line of these.
 Definitions.
 
 (1) Instances of one key, and their leaves, are a group (`together.reading`).
-(2) An instance *fits* what is kept where its sizes are equal where they must be, and its indices are rows. One that
-    does not runs as it is written, and raises what eager execution does.
+(2) An instance *fits* what is kept where its sizes are equal where they must be and within bounds, and its indices are
+    rows. What is kept of one that does not is for its sizes alone; where it cannot be kept it raises what eager
+    execution does.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 from torch import nn
 
 from edbc.capture.forward.returned import Collected
-from edbc.capture.ragged.expandloops import distinct, extents
+from edbc.capture.ragged.expandloops import extents
 from edbc.capture.ragged.kept import (
     BY_SIZES,
     NOT_KEPT,
@@ -39,7 +40,7 @@ from edbc.capture.ragged.kept import (
     may_keep,
     symbolic_tensor,
 )
-from edbc.capture.ragged.program import INDICES, REFS, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
+from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
@@ -68,7 +69,7 @@ class Forwards:
         """The group of each instance and its place there, once it was asked for."""
         self.groups: list[tuple[Group, list[int]]] = []
         self.apart: set[int] = set()
-        """Instances that do not fit what is kept of their key."""
+        """Instances that do not fit what is kept for all sizes of their key."""
         self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
 
     @functools.cached_property
@@ -101,13 +102,13 @@ class Forwards:
         rec, number = self.rec, self.rec.instance
         if self.runs[number] is None and can_keep(rec) and rec.ragged and self._pays():
             group, place = self.of(number)
-            key, sizes = None if number in self.apart else group.key, None
+            key, sizes, is_apart = group.key, None, number in self.apart
             known = NOT_KEPT if key is None else rec.functions.get(key)
-            if known is BY_SIZES:
+            if known is BY_SIZES or is_apart:
                 sizes = _at(group.sizes, place)
                 known = rec.functions.get((key, sizes))
             if type(known) is KeptCall:
-                of_key = self.members[key]
+                of_key = [i for i in self.members[key] if (i in self.apart) == is_apart]
                 if sizes is not None:
                     of_key = [i for i in of_key if sizes == _at(self.of(i)[0].sizes, self.of(i)[1])]
                 with suppress(OverflowError, CannotKeep):  # words beyond 64 bits
@@ -115,12 +116,7 @@ class Forwards:
             elif known is not NOT_KEPT:
                 return self._first(group, place, sizes is not None, instance)
         run = self.runs[number]
-        return self.function(self.shadow, instance) if run is None else self._run(run[0], run[1].tolist())
-
-    def _run(self, known: KeptCall, flat: list[int]) -> Any:
-        """An instance's run of its own."""
-        self.rec.formed.append(len(self.rec.entries))
-        return known.of(self.rec, flat, with_patterns(self.rec.table, known))
+        return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1].tolist())
 
     def at_once(self) -> tuple[Collected, Sequence[Program]] | None:
         """What all instances return, where forward runs for none, and the programs that are recorded: each is of a
@@ -135,7 +131,7 @@ class Forwards:
         taken: list[_Taken] = []
         with suppress(OverflowError, CannotKeep):
             for of_key, members in zip(known, self.members.values(), strict=True):
-                program = with_patterns(rec.table, of_key)
+                program = with_patterns(rec.table, of_key.program)
                 taken.append(_Taken(of_key, *self._take_in(of_key, members), program))
         if sum(len(of.members) for of in taken) < len(self.instances) or not all(map(_Taken.returns_values, taken)):
             for of in taken:
@@ -148,11 +144,11 @@ class Forwards:
 
     def _in_turn(self, taken: Sequence[_Taken]) -> list[Ints]:
         """A run for each instance, and the refs of their results by key. Gradients are sums over batches in the order
-        of their nodes: they have the bits that they have where instances are captured."""
-        made = [np.empty((len(of.program.counts), len(of.members)), np.int64) for of in taken]
+        of their nodes: those have the bits that they have where instances are recorded for the first time, or captured,
+        and patterns are found among nodes."""
+        made = [np.empty((len(of.call.program.counts), len(of.members)), np.int64) for of in taken]
         for k, row in self._places(taken):
-            program, line = taken[k].program, taken[k].lines[row]
-            self.rec.formed.append(len(self.rec.entries))
+            program, line = taken[k].call.program, taken[k].lines[row]
             made[k][:, row] = [refs.start for refs in self.rec.run(program, line.tolist())]
         return made
 
@@ -200,15 +196,8 @@ class Forwards:
                     shown.require_unchanged()
                     return result
 
-                args, begin = (shown.of(instance), instance), rec.place()
-                result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
-                known = rec.functions.get(group.key)
-                known = rec.functions.get((group.key, sizes)) if known is BY_SIZES else known
-                flat = known.flat(rec, given) if type(known) is KeptCall else None
-                if not isinstance(known, KeptCall) or flat is None:
-                    return result
-                rec.forget_since(*begin)  # it is recorded like all later ones
-                return self._run(known, flat)
+                args = shown.of(instance), instance
+                return first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
         return self.function(self.shadow, instance)
 
     def _take_in(self, known: KeptCall, members: list[int]) -> tuple[list[int], Ints]:
@@ -288,8 +277,6 @@ class _Brought:
     def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]], count: int):
         """Columns of so many instances."""
         self.rec, self.count = rec, count
-        self.shares = rec.shares_equal and not torch.is_grad_enabled()
-        """Whether equal look-ups are one external: in runs of all instances."""
         self.rows: list[tuple[Sequence[torch.Tensor], int, Ints]] = []
         """Of each leaf of rows, those of all instances, the dimension that they stand along, how many each has."""
         self.values: list[Sequence[torch.Tensor]] = []
@@ -331,20 +318,15 @@ class _Brought:
                 flat += rec.constant_rows(joined).start - _begins(size), -1, size
         for tensors in self.values:
             flat += [rec.constant(tensor).ref for tensor in tensors], 0, 1
-        for numbers in self.indices:
-            flat += rec.hold(numbers.array, False).offset + numbers.offset, INDICES, numbers.size
+        held = [rec.hold(numbers.array, False).offset + numbers.offset for numbers in self.indices]
+        for offset, numbers in zip(held, self.indices, strict=True):
+            flat += offset, INDICES, numbers.size
         for extra in known.extras:
             if isinstance(extra, LookedUp):
                 numbers = self.indices[extra.number]
-                rows, which = distinct(numbers.array)
-                repeats = self.shares and 8 * len(rows) <= 7 * len(which)
-                looked_up = rec.rows_of_table(extra.table, (rows if repeats else numbers.array).tolist(), True)
+                looked_up = rec.rows_of_table(extra.table, numbers.array.tolist(), True)
                 assert looked_up is not None
-                if repeats:
-                    held = rec.hold(looked_up.refs.start - which, False)
-                    flat += held.offset + numbers.offset, REFS, numbers.size
-                else:
-                    flat += looked_up.refs.start - numbers.offset, -1, numbers.size
+                flat += looked_up.refs.start - numbers.offset, -1, numbers.size
             elif isinstance(extra, First):
                 size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
                 begins = _begins(size)

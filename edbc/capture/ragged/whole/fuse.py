@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from edbc.capture.ragged.whole.function import Apply, triangle
 from edbc.capture.record.table import Hole
 
+_WITH_NUMBERS = frozenset("eq ne lt le gt ge logical_not bitwise_not to bool float mul sub add rsub".split())
+"""Functions of each element of a tensor and numbers."""
 ATTENTION = F.scaled_dot_product_attention
 
 
@@ -28,6 +30,22 @@ def fused(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[Any, 
     moved = [ndims[key] - 2 if leaf == key else place for leaf, place in enumerate(places)]
     kwargs = {"is_causal": causal, "scale": scale}
     return Apply(ATTENTION, "attention", (Hole(query), Hole(key), Hole(value)), kwargs), tuple(moved)
+
+
+def folded(root: Apply) -> Apply:
+    """A function of each element of a triangle as the triangle that it gives: `mask[:n, :n] == 0`."""
+    inner, *others = root.args or (None,)
+    is_plain = root.name in _WITH_NUMBERS and not root.kwargs
+    if not is_plain or not all(isinstance(x, int | float | torch.dtype) for x in others):
+        return root
+    if _is(inner, "reshape"):
+        made = folded(root._replace(args=(inner.args[0], *others)))
+        return inner._replace(args=(made, *inner.args[1:])) if _is(made, "triangle") else root
+    if not _is(inner, "triangle") or inner.function is not triangle:
+        return root
+    *first, inside, outside, dtype = inner.args
+    found = root.function(torch.tensor([inside, outside], dtype=dtype), *others)
+    return inner._replace(args=(*first, *found.tolist(), found.dtype))
 
 
 def _attention(
@@ -59,7 +77,8 @@ def _written(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[in
     if not _is(root, "matmul", "bmm", "mm") or len(root.args) != 2 or type(root.args[1]) is not Hole:
         return None
     weights, value = root.args[0], root.args[1].index
-    if not _is(weights, "softmax") or not weights.args or weights.kwargs.keys() - {"dim"}:
+    options = {key for key, option in getattr(weights, "kwargs", {}).items() if option is not None}
+    if not _is(weights, "softmax") or not weights.args or options - {"dim", "_stacklevel"}:
         return None
     ndim = ndims[value]
     dims = [*weights.args[1:2], *[value for key, value in weights.kwargs.items() if key == "dim"]]
@@ -94,6 +113,8 @@ def _unmasked(scores: Any) -> tuple[Any, bool]:
 
 
 def _is_causal(mask: Any, inside: Any, outside: Any) -> bool:
+    if _is(mask, "reshape") and all(size == 1 for size in mask.args[1][:-2]):
+        mask = mask.args[0]
     return _is(mask, "triangle") and mask.function is triangle and tuple(mask.args[3:6]) == (0, inside, outside)
 
 

@@ -5,19 +5,20 @@ shapes: the expression is asked for those of its result at two lengths of each s
 is a node that reduces; of one, a node with as many results as there are rows; of two (scores of attention, distances)
 it is no node, but goes on as an expression (`Pairs`) until something has fewer.
 
-Constants of the instance's that have ragged dimensions (a mask, a matrix of distances) are operands too: one dimension
-is rows, two are packed into rows of their own length; a mask that is a triangle is a function of n.
+Constants of the instance's that have ragged dimensions (a mask, a matrix of distances), and what is cut from buffers,
+are operands too: one dimension is rows, two are packed into rows of their own length; a mask that is a triangle is a
+function of n.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from edbc.capture.ragged.program import ONE, RUN, SEGMENTED, RunOf, triple
+from edbc.capture.ragged.program import ONE, RUN, SEGMENTED, CannotKeep, RunOf, triple
 from edbc.capture.ragged.rows import rows_of
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, filled, one_step
@@ -34,10 +35,10 @@ from edbc.capture.ragged.whole.function import (
     triangle,
     unpacked,
 )
-from edbc.capture.ragged.whole.fuse import fused
+from edbc.capture.ragged.whole.fuse import folded, fused
 from edbc.capture.record.table import Hole, Operation
 from edbc.capture.semantics.randomness import Dispatched
-from edbc.capture.standins.made import Made
+from edbc.capture.standins.made import Description, Made
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import Lazy, Shared, Value, class_of, value_of
 
@@ -162,6 +163,42 @@ def _call(rec: Recorder, function: Callable[..., Any], args: tuple[Any, ...], kw
     return rec.function(function, args, kwargs)
 
 
+def cut(rec: Recorder, table: Shared, index: tuple[Any, ...]) -> Pairs | None:
+    """`mask[:, :, :n, :n]` of a buffer that is a triangle, and sizes that are symbols; None of anything else."""
+    *others, n, m = index if len(index) == len(table.shape) > 1 else (None, None, None)
+    if not (_is_first(n) and _is_first(m)) or any(type(x) is not slice or x != slice(None) for x in others):
+        return None
+    buffer = rec.tracer.relied_on(table.ref)
+    told = None if buffer is None else _triangle(buffer)
+    if buffer is None or told is None:
+        return None
+    leaves, lengths = Leaves(rec), []
+    for size, most in zip((n.stop, m.stop), table.shape[-2:], strict=True):
+        rec.within.append((size.like, 0, most))
+        if size.value > most:
+            raise CannotKeep
+        described = Description(torch.zeros, torch.Size((size.value,)), (), torch.bool)
+        number = leaves.add(rec.rows_described(described, size.like))
+        lengths.append(Apply(length, "length", (Hole(number), 0), {}))
+    root = _of_triangle(lengths, told, buffer)
+    dims = *[-2] * len(others), *[leaves.symbols[size.args[0].index] for size in lengths]
+    return Pairs(rec, root, leaves, dims, buffer.dtype)
+
+
+def _is_first(which: Any) -> bool:
+    """Whether a slice is of so many first ones, a symbol's size."""
+    is_of_size = type(which) is slice and type(which.stop) is Size
+    return is_of_size and which.start in (None, 0) and which.step in (None, 1)
+
+
+def _of_triangle(sizes: Sequence[Any], told: tuple[int, Any, Any], like: torch.Tensor) -> Apply:
+    """A triangle in a tensor of so many dimensions, all but the last two of size 1."""
+    made = Apply(triangle, "triangle", (Hole(0), *sizes[-2:], *told, like.dtype), {})
+    return (
+        made if like.ndim == 2 else Apply(torch.reshape, "reshape", (made, (*[1] * (like.ndim - 2), *sizes[-2:])), {})
+    )
+
+
 def takes_whole(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Whether an argument is of two ragged dimensions."""
     return any(type(x) is Pairs or (type(x) in (list, tuple) and takes_whole(x, {})) for x in (*args, *kwargs.values()))
@@ -178,7 +215,7 @@ def run_call(call: Call) -> Any:
         kwargs = {key: _met(value, leaves) for key, value in call.kwargs.items()}
         args = tuple([_placed(a, leaves) for a in args])
         kwargs = {key: _placed(value, leaves) for key, value in kwargs.items()}
-        return _result(Apply(call.func, call.name, args, kwargs), leaves)
+        return _result(folded(Apply(call.func, call.name, args, kwargs)), leaves)
     except Unfit:
         if rec.place() != begin and not rec.keeping:
             rec.forget_since(*begin)
@@ -206,6 +243,10 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         item = item.real()
     if type(item) is torch.Tensor:
         return _constant(item, leaves)
+    if type(item) is Shared and any(type(leaves.of_length(size)) is Apply for size in item.shape):
+        buffer = leaves.rec.tracer.relied_on(item.ref)
+        if buffer is not None:
+            return _constant(buffer, leaves)
     if type(item) is Value or type(item) is Shared or isinstance(item, Lazy):
         value = leaves.rec.as_value(item)
         if type(value) is not Value or not leaves.rows:
@@ -234,8 +275,7 @@ def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
         raise Unfit
     shape = _triangle(tensor) if ragged else None
     if shape is not None and all(tensor.shape[d] == 1 for d in range(tensor.ndim - 2)):
-        made = Apply(triangle, "triangle", (Hole(0), *sizes[-2:], *shape, tensor.dtype), {})
-        return made if tensor.ndim == 2 else Apply(torch.reshape, "reshape", (made, tuple(sizes)), {})
+        return _of_triangle(sizes, shape, tensor)
     leaves.rec.counted = True
     number = leaves.add(rows_of(leaves.rec, packed(tensor), 0), True)
     return Apply(unpacked, "unpacked", (Hole(number), *sizes), {})
@@ -327,6 +367,7 @@ def _dims(one: Any, other: Any, leaves: Leaves) -> Any:
 def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
     """A result of at most one ragged dimension as a node. Leaves that the result is as long as come first."""
     rec = leaves.rec
+    root = _of_others(root, leaves)
     used = sorted(_holes(root))
     own = seen.dims[at] if at >= 0 else leaves.symbols[used[0]]
     order = sorted(used, key=lambda i: (leaves.symbols[i] != own, leaves.symbols[i], i))
@@ -350,6 +391,28 @@ def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
     parameters = rec.note_run(run), ONE if at < 0 else SEGMENTED, len(first_of), *symbols
     made = one_step(rec, RUN, parameters, [*[triple(r.refs) for r in rows], *[(m.ref, 0, 1) for m in marks]])
     return Ragged(rec, made, slot, at) if at >= 0 else value_of(rec, made.start, slot)
+
+
+def _of_others(root: Apply, leaves: Leaves) -> Apply:
+    """The expression without leaves that only say how long others are: with the length of one of these."""
+    used = sorted(_holes(root))
+    values = [i for i in used if leaves.rows[i].row.shape or leaves.rows[i].row.dtype is not torch.bool]
+    instead = {i: next((k for k in values if leaves.symbols[k] == leaves.symbols[i]), i) for i in used}
+    return _with_lengths_of(root, instead, [rows.at for rows in leaves.rows])
+
+
+def _with_lengths_of(item: Any, instead: Mapping[int, int], places: Sequence[int]) -> Any:
+    if type(item) is Apply:
+        if item.function is length:
+            leaf = instead[item.args[0].index]
+            return item._replace(args=(Hole(leaf), places[leaf]))
+        args = tuple([_with_lengths_of(x, instead, places) for x in item.args])
+        if item.function is triangle:
+            args = Hole(instead[args[0].index]), *args[1:]
+        return item._replace(
+            args=args, kwargs={k: _with_lengths_of(x, instead, places) for k, x in item.kwargs.items()}
+        )
+    return type(item)([_with_lengths_of(x, instead, places) for x in item]) if type(item) in (tuple, list) else item
 
 
 def _holes(item: Any) -> set[int]:

@@ -1,0 +1,214 @@
+"""Names of the attributes that code which forward may run assigns: what a method reads by any other name stays.
+
+Definitions.
+
+(1) A *unit* is a function or method with all that stands in it; what a file does when it is imported is one too.
+(2) A unit *mentions* names: of variables other than arguments, of attributes, and texts that are names.
+(3) Units that *make* the model are those of MAKES, what files do, and all that these mention. What they assign stands
+    before anything is recorded. A function that they mention without calling it may be kept for forward to call.
+(4) *Reached* are `forward`, methods that Python or a library's class calls by their names, functions that a decorator
+    of the user's has, or one that registers them, those that (3) keeps, and all that reached units mention; everything
+    where one looks names up that it makes.
+
+Whoever calls what is not reached does so between mini-batches, where `ModelView.require_unchanged` sees what it did.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from edbc.base.notebook import cell_texts
+
+MAKES = ("__init__", "__post_init__", "build")
+"""Functions that make a model."""
+ANY = "*"
+_ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
+_LOOK_UP = frozenset("getattr eval exec globals locals vars methodcaller attrgetter __getattribute__".split())
+"""Functions that find what a text names."""
+_LIBRARIES = ("torch", "nn", "F", "np", "math")
+"""Names of modules in which nothing of the user's is found."""
+_OF_DICTS = frozenset("get keys values items copy".split())
+_TEXT = (ast.Name, ast.Attribute)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
+
+class _Unit(NamedTuple):
+    """Definition (1)."""
+
+    name: str
+    mentions: frozenset[str]
+    kept: frozenset[str]
+    """What it mentions without calling it, or in a function of its own."""
+    assigned: frozenset[str]
+    looks_up: bool
+    """Whether it looks names up that it makes."""
+    decorators: frozenset[str]
+
+
+def assigned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
+    """What reached units of these files assign; ANY among it where one assigns by names that are made."""
+    modules = list(modules)
+    units = [unit for module in modules for text in _texts_of(module) for unit in _units(text)]
+    if not all(map(_has_text, modules)):
+        return frozenset({ANY})
+    found = _reached(units, frozenset().union(*map(_of_libraries, modules)))
+    return frozenset[str]().union(*(unit.assigned for unit in found))
+
+
+def _has_text(module: ModuleType) -> bool:
+    return not is_prompt(module) or cell_texts() is not None
+
+
+def _texts_of(module: ModuleType) -> list[str]:
+    if is_prompt(module):
+        return cell_texts() or []
+    return [_text_of_file(str(module.__file__))]
+
+
+@functools.cache
+def _text_of_file(name: str) -> str:
+    try:
+        return Path(name).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def is_prompt(module: Any) -> bool:
+    """True for the module of a notebook or of Python's prompt."""
+    return getattr(module, "__name__", None) == "__main__" and getattr(module, "__file__", None) is None
+
+
+def _of_libraries(module: ModuleType) -> frozenset[str]:
+    """Names of methods in a file's classes that their base classes elsewhere have, which call them."""
+    own = [item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__]
+    bases = {base for kind in own for base in kind.__mro__ if base.__module__ != module.__name__}
+    names = frozenset(name for kind in own for name in vars(kind))
+    return frozenset(name for base in bases for name in vars(base)) & names
+
+
+def _reached(units: list[_Unit], of_libraries: frozenset[str]) -> list[_Unit]:
+    """Definition (4). Linear in the units and their mentions."""
+    by_name: dict[str, list[_Unit]] = {}
+    for unit in units:
+        by_name.setdefault(unit.name, []).append(unit)
+
+    def closure(found: list[_Unit]) -> list[_Unit]:
+        seen = {*map(id, found)}
+        for unit in found:
+            for name in by_name if unit.looks_up else unit.mentions & by_name.keys():
+                new = [other for other in by_name[name] if id(other) not in seen]
+                seen |= {*map(id, new)}
+                found += new
+        return found
+
+    making = closure([unit for unit in units if unit.name in MAKES or not unit.name])
+    kept = frozenset[str]().union(*(unit.kept for unit in making))
+    roots = [unit for unit in units if any(name in by_name or "register" in name for name in unit.decorators)
+             or _is_called_by_name(unit.name) or unit.name in kept or unit.name in of_libraries]  # fmt: skip
+    files = [unit for unit in units if not unit.name]  # lambdas of theirs may run
+    return closure([unit for unit in roots if unit.name and unit.name not in MAKES]) + files
+
+
+def _is_called_by_name(name: str) -> bool:
+    return name == "forward" or (name.startswith("__") and name.endswith("__"))
+
+
+@functools.lru_cache(maxsize=256)
+def _units(text: str) -> tuple[_Unit, ...]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    rest: list[ast.AST] = []
+    _divide(tree, functions, rest)
+    own = ast.Module([ast.Expr(node) for node in rest if isinstance(node, ast.expr)], [])
+    own.body += [node for node in rest if isinstance(node, ast.stmt)]
+    return _unit("", own), *[_unit(function.name, function, function.decorator_list) for function in functions]
+
+
+def _divide(node: ast.AST, functions: list[Any], rest: list[ast.AST]) -> None:
+    """Functions of a file and of its classes, and what else the file does."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "__name__" in map(_named, ast.walk(child.test)):
+            continue  # what a file does when it is a script
+        if isinstance(child, _FUNCTIONS[:2]):
+            functions.append(child)
+        elif any(isinstance(inner, _FUNCTIONS[:2]) for inner in ast.walk(child)):
+            _divide(child, functions, rest)
+        else:
+            rest.append(child)
+
+
+def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = ()) -> _Unit:
+    inside = {id(x) for inner in ast.walk(node) if inner is not node and isinstance(inner, _FUNCTIONS)
+              for x in ast.walk(inner)}  # fmt: skip
+    called = {id(x.func) for x in ast.walk(node) if isinstance(x, ast.Call) and id(x) not in inside}
+    local = {inner.arg for inner in ast.walk(node) if isinstance(inner, ast.arg)}
+    mentions = [(_named(inner), id(inner)) for inner in ast.walk(node)
+                if not (isinstance(inner, ast.Name) and inner.id in local)]  # fmt: skip
+    kept = frozenset(text for text, place in mentions if text and place not in called)
+    looks_up = any(_looks_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    assigned = frozenset() if name in MAKES else frozenset(_assignments(node))
+    by = frozenset(_called(x.func if isinstance(x, ast.Call) else x) for x in decorators)
+    return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by)
+
+
+def _named(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) and node.value.isidentifier() else ""
+    return _called(node) if isinstance(node, _TEXT) else ""
+
+
+def _called(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _looks_up(call: ast.Call) -> bool:
+    """Whether a call finds something by a text that is not written."""
+    is_written = isinstance(call.args[1], ast.Constant) if len(call.args) > 1 else False
+    is_library = bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id in _LIBRARIES
+    return _called(call.func) in _LOOK_UP and not (_called(call.func) == "getattr" and (is_written or is_library))
+
+
+def _assignments(node: ast.AST) -> Iterator[str]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef) and child.name in MAKES:
+            continue
+        if isinstance(child, ast.Attribute) and not isinstance(child.ctx, ast.Load):
+            yield child.attr
+        if isinstance(child, ast.Call) and _function(child.func) in _ASSIGN:
+            yield from _assigned_by(child)
+        if isinstance(child, ast.Attribute) and child.attr in _OF_DICTS and _is_dict_of(child.value):
+            child = child.value  # which is read
+        elif _is_dict_of(child):
+            yield ANY
+        yield from _assignments(child)
+
+
+def _is_dict_of(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "__dict__"
+
+
+def _assigned_by(call: ast.Call) -> Iterator[str]:
+    """What a call of a function of _ASSIGN may assign, which a text among its arguments may tell."""
+    text = next((a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)), None)
+    if text is None or _function(call.func) == "vars":
+        yield ANY
+    elif _function(call.func) in ("exec", "eval"):
+        yield from frozenset[str]().union(*(unit.assigned for unit in _units(text)))
+    else:
+        yield text
+
+
+def _function(node: ast.expr) -> str:
+    """The name of a function; of methods (`model.eval()`) that of Python's own alone (`object.__setattr__`)."""
+    if isinstance(node, ast.Attribute):
+        is_builtin = isinstance(node.value, ast.Name) and node.value.id == "builtins"
+        return node.attr if node.attr.startswith("__") or is_builtin else ""
+    return node.id if isinstance(node, ast.Name) else ""

@@ -1,0 +1,114 @@
+"""Which names code that forward may reach assigns: what is reached, and by what."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from edbc.capture.code.assigned import ANY, assigned_in
+
+FILE = """
+import torch
+from torch import nn
+
+
+def register(function):
+    return function
+
+
+class Config:
+    def merge(self, other):
+        self.__dict__.update(other)
+
+    def __str__(self):
+        return ", ".join(f"{{k}}={{v}}" for k, v in self.__dict__.items())
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config = Config()
+        self.config.merge({{"size": 3}})
+        {making}
+
+    @staticmethod
+    def default():
+        config = Config()
+        config.size = 4
+        return config
+
+    def move(self, x):
+        self.mode = 1
+        return x
+
+    def other(self, x):
+        return self.move(x)
+
+    @register
+    def registered(self, x):
+        {registered}
+        return x
+
+    {method}
+
+    def forward(self, x):
+        {forward}
+        return x
+
+
+if __name__ == "__main__":
+    model = Model()
+    model.move(2)
+"""
+
+
+def assigned(folder: Path, monkeypatch: pytest.MonkeyPatch, *, making: str = "pass", registered: str = "pass",
+             method: str = "", forward: str = "pass") -> frozenset[str]:  # fmt: skip
+    """What is told of a file with these lines."""
+    text = FILE.format(making=making, registered=registered, method=method or "pass", forward=forward)
+    name = f"told_of_{len(list(folder.iterdir()))}"
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    module: ModuleType = importlib.import_module(name)
+    return assigned_in([module])
+
+
+@pytest.mark.parametrize("making", ["pass", "self.move(1)", "self.config = Model.default()", "getattr(nn, 'GRU')"])
+def test_what_only_makes_the_model_is_not_reached(making: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `__init__` assigns and calls, what nobody calls, and what a script does."""
+    assert assigned(tmp_path, monkeypatch, making=making) == frozenset()
+
+
+@pytest.mark.parametrize("lines", [
+    {"forward": "self.move(x)"}, {"forward": "self.other(x)"}, {"forward": "f = self.other"},
+    {"forward": "getattr(self, 'other')(x)"}, {"making": "self.table = {'move': self.move}"},
+    {"making": "self.apply(self.move)"}, {"making": "self.kept = lambda x: self.other(x)"},
+    {"method": "def __len__(self): self.mode = 1"}, {"method": "def train(self, mode=True): self.mode = mode"},
+    {"registered": "self.mode = x"}, {"forward": "x = [self.other(y) for y in x]"},
+    {"forward": "delattr(self, 'mode')"},
+])  # fmt: skip
+def test_what_forward_may_call_is_reached(
+    lines: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name anywhere in what is reached, kept by what makes the model, called by Python, torch or a decorator."""
+    assert assigned(tmp_path, monkeypatch, **lines) == {"mode"}
+
+
+@pytest.mark.parametrize(
+    "forward", ["getattr(self, x)(x)", "globals()[x](x)", "eval(x)", "operator.methodcaller(x)(self)"]
+)
+def test_names_that_are_made_reach_everything(forward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what they find."""
+    assert assigned(tmp_path, monkeypatch, forward=forward) >= {"mode", "size", ANY}
+
+
+@pytest.mark.parametrize("forward", ["self.config.merge(x)", "x.__dict__['mode'] = 1", "setattr(self, x, 1)"])
+def test_names_that_are_made_assign_anything(forward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading `__dict__` assigns nothing."""
+    assert assigned(tmp_path, monkeypatch, forward=forward) == {ANY}
+    assert assigned(tmp_path, monkeypatch, forward="x = list(self.__dict__.values())") == frozenset()

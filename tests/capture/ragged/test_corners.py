@@ -1,0 +1,161 @@
+"""Masks cut from buffers by the instance's size, and code that compares sizes, against eager PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from rowparity import HIDDEN, VOCAB, of_model, require_eager
+from torch import nn
+
+from edbc.capture.ragged.kept import BY_SIZES, KeptCall
+from edbc.errors import EdbcError
+from edbc.run.session import Net
+
+LONGEST = 10
+MASKED = """
+import math
+import torch
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.mix = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, 3 * {hidden})
+        ones = torch.ones({longest}, {longest})
+        self.register_buffer("ones", torch.tril(ones).view(1, 1, {longest}, {longest}))
+        self.register_buffer("above", torch.triu(ones, 2).bool())
+        self.register_buffer("added", torch.zeros_like(ones).masked_fill(torch.triu(ones, 1) > 0, -math.inf))
+        self.register_buffer("bias", torch.randn({longest}, {longest}))
+        self.learned = nn.Parameter(torch.randn({longest}, {longest}))
+
+    def forward(self, ids):
+        n = ids.size(1)
+        q, k, v = (x.view(1, n, 2, -1).transpose(1, 2) for x in self.mix(self.words(ids)).split({hidden}, dim=2))
+        scores = q @ k.transpose(-2, -1) * 0.5
+        scores = {scores}
+        return (scores.softmax(-1) @ v).transpose(1, 2).reshape(1, n, {hidden}).sum(1)
+"""
+"""Attention of a batch of one, written out, with heads."""
+COMPARES = """
+import torch
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
+
+    def forward(self, ids):
+        n = ids.size(1)
+        h = torch.relu(self.up(self.words(ids)))
+        return h.sum(1) if {asks} else h.amax(1) * 2
+"""
+"""Code that looks on which side of a number a size is."""
+MASKS = {
+    "of ones": "scores.masked_fill(self.ones[:, :, :n, :n] == 0, -math.inf)",
+    "of booleans": "scores.masked_fill(self.above[:n, :n], -math.inf)",
+    "added": "scores + self.added[:n, : k.size(-2)]",
+    "first and last": "scores.masked_fill(self.ones[:, :, 0:n, 0 : scores.size(-1)] < 0.5, -1e4)",
+    "of numbers": "scores + self.bias[:n, :n]",
+    "learned": "scores + self.learned[:n, :n]",
+    "where": "torch.where(self.ones[0, 0, :n, :n] > 0, scores, torch.tensor(-1e4))",
+}
+KEPT = {"of ones", "of booleans", "added", "first and last"}
+ASKS = ["n < 5", "n <= 5", "n > 5", "n >= 5", "n == 5", "n != 5", "n", "3 < n <= 7", "not n > 4", "5 < n", "n % 2 == 1"]
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., nn.Module]:
+    """A model of a file, which is read."""
+
+    def make(text: str, **lines: str) -> nn.Module:
+        name = f"made_for_corners_{len(list(tmp_path.iterdir()))}"
+        (tmp_path / f"{name}.py").write_text(text.format(vocab=VOCAB, hidden=HIDDEN, longest=LONGEST, **lines))
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        torch.manual_seed(0)
+        model: nn.Module = importlib.import_module(name).Made()
+        return model
+
+    return make
+
+
+def texts(rng: Random) -> torch.Tensor:
+    """Word numbers, (1, n)."""
+    return torch.tensor([[rng.randrange(VOCAB) for _ in range(rng.randint(2, LONGEST))]])
+
+
+def kept(net: Net) -> set[Any]:
+    """What is known of forward."""
+    return {
+        known if known is BY_SIZES else type(known)
+        for key, known in net._idle[0][1].functions.items()
+        if key[:2] == (KeptCall, "")
+    }
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_that_are_cut_from_buffers(name: str, made: Callable[..., nn.Module]) -> None:
+    """Triangles are functions of the size, so forward is one run for all; others are what they are."""
+    net = of_model(made(MASKED, scores=MASKS[name]), texts, rounds=2)
+    assert (kept(net) == {KeptCall}) == (name in KEPT)
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: m.ones.copy_(m.ones.transpose(-2, -1).clone()), lambda m: m.ones[..., 3, 0].zero_(),
+    lambda m: setattr(m, "ones", torch.ones_like(m.ones)),
+    lambda m: m.load_state_dict({k: v.roll(1, -1) if k == "ones" else v for k, v in m.state_dict().items()}),
+])  # fmt: skip
+def test_a_buffer_that_changes_is_looked_at_again(change: Callable[[Any], Any], made: Callable[..., nn.Module]) -> None:
+    """Its content was relied on: whatever is recorded after is what eager computes, again and again."""
+    model = made(MASKED, scores="scores.masked_fill(self.ones[:, :, :n, :n] == 0, -1e4)")
+    net = of_model(model, texts, rounds=1)
+    rng = Random(5)
+    for _ in range(2):
+        with torch.no_grad():
+            change(model)
+        require_eager(net, model, [texts(rng) for _ in range(5)])
+        require_eager(net, model, [texts(rng) for _ in range(3)])
+
+
+def test_a_text_that_is_longer_than_the_mask_is_told_as_by_eager(made: Callable[..., nn.Module]) -> None:
+    """Of a kept forward too."""
+    model = made(MASKED, scores=MASKS["of ones"])
+    net = of_model(model, texts, rounds=1)
+    longer = torch.zeros(1, LONGEST + 2, dtype=torch.int64)
+    with pytest.raises(RuntimeError):
+        model(longer)
+    with pytest.raises((RuntimeError, EdbcError)):
+        net([longer])
+
+
+@pytest.mark.parametrize("asks", ASKS)
+def test_code_that_compares_sizes(asks: str, made: Callable[..., nn.Module]) -> None:
+    """What is recorded on one side of a number is kept for that side."""
+    net = of_model(made(COMPARES, asks=asks), texts, rounds=3)
+    assert (BY_SIZES in kept(net)) == (asks == "n % 2 == 1")
+
+
+def test_sizes_of_a_side_that_is_known_are_not_recorded_anew(made: Callable[..., nn.Module]) -> None:
+    """Of the other side there is one record for each size."""
+    net = of_model(made(COMPARES, asks="n > 5"), texts)
+    rng = Random(3)
+    with torch.no_grad():
+        for _ in range(60):
+            net([texts(rng), texts(rng)])
+        recorder = net._idle[0][1]
+        before = set(recorder.functions)
+        for n in (7, 8, 3, 9, 4, 10, 2, 6, 5):
+            net([torch.zeros(1, n, dtype=torch.int64)])
+    assert set(recorder.functions) == before
+    sizes = [key[1] for key in before if len(key) == 2 and type(key[0]) is tuple and key[0][:2] == (KeptCall, "")]
+    assert len(sizes) in (4, 5)
