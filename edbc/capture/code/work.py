@@ -13,6 +13,8 @@ _PRODUCTS = frozenset(
     "multi_head_attention_forward".split()
 )
 _RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
+_LOOK_UPS = frozenset("embedding embedding_bag getitem index_select gather take_along_dim".split())
+"""They read some rows of a table, and multiply by none."""
 
 
 def num_operations(entry: Entry, view: ModelView) -> int:
@@ -30,7 +32,7 @@ def work_of_call(entry: Entry, view: ModelView) -> Work:
     weights = products = steps = 0
     for index in recording.entries:
         inner = recording.table.entries[index].operation
-        for ref in shared_refs(inner.template):
+        for ref in shared_refs(inner.template) if inner.name not in _LOOK_UPS else ():
             tensor = view.shared(ref)
             if tensor.ndim < 2 or not inner.slots:
                 continue
