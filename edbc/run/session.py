@@ -477,8 +477,10 @@ class Net:
                 found = self.alike.capture(instances)
                 if found is not None:
                     return found
+            segments: Any = run_segment or Segments(self)
             with self._leased(first) as leased:
-                captured = capture(*leased, instances, run_segment or Segments(self), self.max_reads)
+                leased[1].shares_equal = self.share and "share" not in getattr(segments, "without", ())
+                captured = capture(*leased, instances, segments, self.max_reads)
             if self.strict and captured.reads is not None:
                 self._require_planned(captured.reads)
             return captured

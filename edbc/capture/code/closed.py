@@ -23,8 +23,9 @@ Definitions.
     what it calls. What it reads of modules is held by `ModelView.require_unchanged`, but for what their classes have.
 
 (3) A model's `forward` may also be closed *for instances*: it, or what it calls, calls itself, or reads attributes of
-    what no module has, which code elsewhere assigns (`node.children = ...` where trees are made). What it computes is
-    still told by its instance and by what stays, where all of the instance is looked at. No cell is made of that.
+    what no module has, which code elsewhere assigns (`node.children = ...` where trees are made), or calls modules
+    whose hooks are closed functions. What it computes is still told by its instance and by what stays, where all of the
+    instance is looked at. No cell is made of that.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -55,7 +56,7 @@ from torch import nn
 
 from edbc.base.notebook import shown_name
 from edbc.capture.code.assigned import ANY, assigned_in, is_prompt
-from edbc.capture.code.hooks import num_hooks
+from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rewrite import LookUp, LookUps, standing
 from edbc.capture.standins.source import is_library
@@ -296,11 +297,22 @@ class Closed:
         for part in module.modules():
             if is_cell(part):
                 continue
-            if num_hooks(part) or not _is_torchs(_owner(type(part), "__call__").__module__):
+            has_call = not _is_torchs(_owner(type(part), "__call__").__module__)
+            if has_call or (num_hooks(part) and not (self.for_instances and self._require_hooks(part))):
                 what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
                 raise _Open(Obstacle(_file_of(type(part)), what))
             if "forward" in methods_of(part):
                 self.require_method(part, "forward")
+
+    def _require_hooks(self, module: nn.Module) -> bool:
+        """Raise _Open where a hook of a module's forward is open; False where it has others, or is no function."""
+        hooks = hooks_of_forward(module)
+        if len(hooks) < num_hooks(module) or not all(_is_users_function(hook) for _, _, hook in hooks):
+            return False
+        for namespace, number, hook in hooks:
+            self.note(LookUp(namespace, number, hook))
+            self.require_function(hook, None)
+        return True
 
     def only_computes(self, function: Any, module: nn.Module | None) -> bool:
         """Whether a function, or a method of a module, is closed and leaves the nests that it is given as they are."""

@@ -9,6 +9,7 @@ everywhere). So do hooks that compute a weight of torch's layers outside of mark
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import nn
 from torch.nn.utils.weight_norm import WeightNorm
@@ -29,6 +30,13 @@ def hooks_of(module: nn.Module) -> list[dict[int, object]]:
 def num_hooks(module: nn.Module) -> int:
     """Hooks that are registered on a module itself, but for those that compute its weight."""
     return sum(map(len, hooks_of(module))) - computes_weight(module)
+
+
+def hooks_of_forward(module: nn.Module) -> list[tuple[dict[Any, Any], Any, Any]]:
+    """Those of its forward, but for those that compute its weight: each with where it stands."""
+    state = module.__dict__
+    found = [(state[name], number, hook) for name in _FORWARD for number, hook in state[name].items()]
+    return [of for of in found if not isinstance(of[2], WeightNorm)]
 
 
 def computes_weight(module: nn.Module) -> int:

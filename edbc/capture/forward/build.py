@@ -171,6 +171,8 @@ def build_collected(recording: Recording, collected: Collected, fuse_sums: bool 
         recorded_as=structure.recorded_as,
         stacks=collected.stacks,
         result_ptr=collected.result_ptr,
+        num_shared=recording.num_shared,
+        has_shared=structure.of_steps is not None and recording.shares,
         of_steps=structure.of_steps,
     )
 
@@ -229,30 +231,35 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
     result_refs = local_refs(recording, result_refs, int(value_base[-1]))
     detached = np.zeros(len(entries), np.bool_)
     detached[np.asarray(recording.detached, np.int64)] = True
+    formed = np.zeros(len(entries), np.bool_) if recording.formed is None else recording.formed
     if recording.aborted != (0, 0):
         kept = _without_aborted(recording, refs, result_refs, ptr, value_base)
-        detached = detached[kept]
+        detached, formed = detached[kept], formed[kept]
         entries, refs, result_refs = _only(kept, entries, refs, result_refs, ptr, value_base)
         ptr, value_base, value_node, value_output = buildloops.number_values(
             entries, of_entry.num_operands, of_entry.num_outputs
         )
     node_type = of_entry.type_index[entries]
-    is_sum = of_entry.is_sum[entries] & ~detached
+    is_sum = of_entry.is_sum[entries] & ~(detached | formed)
     recorded_as: Ints | None = None
     if fuse_sums and is_sum.any():
         remaining, node_type, ptr, refs, value_node, value_output = _fuse_sums(
             table, entries, is_sum, ptr, refs, value_base, value_node, value_output, result_refs
         )
-        detached, recorded_as = detached[remaining], remaining
+        detached, formed, recorded_as = detached[remaining], formed[remaining], remaining
     operands, operand_output = buildloops.as_operands(refs, value_node, value_output)
     result_node, result_output = buildloops.as_operands(result_refs, value_node, value_output)
     nodes = tuple(map(_frozen, (node_type, ptr, operands, operand_output)))
     matchers = table.fusions.matchers() if fuse_sums else None
-    if matchers is not None:
+    if matchers is not None and not formed.all():
         from edbc.capture.patterns import fuseloops
 
-        remaining, *nodes, result_node = fuseloops.fuse(*nodes, result_node, detached, matchers)
+        kinds, *others = nodes
+        looked_at = _frozen(np.where(formed, -1, kinds)) if formed.any() else kinds
+        remaining, *fused_nodes, result_node = fuseloops.fuse(looked_at, *others, result_node, detached, matchers)
         if len(remaining) < len(detached):
+            new_kinds, *others = fused_nodes
+            nodes = (np.where(formed[remaining], kinds[remaining], new_kinds), *others)
             detached = detached[remaining]
             recorded_as = remaining if recorded_as is None else recorded_as[remaining]
     source = as_longs(recording.external_source)

@@ -49,6 +49,7 @@ def structure_key(recording: Recording, collected: Collected) -> Any:
         tuple(collected.stacks),
         tuple(recording.external_source),
         tuple(recording.detached),
+        None if recording.formed is None else recording.formed.tobytes(),
         len(recording.table.classes()),
     )
 

@@ -81,12 +81,12 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
     entries, calls = as_longs(recording.entries), as_longs(recorder.calls)
     refs = np.concatenate(recording.refs) if recorder.calls else as_longs(recording.refs)
     indices = np.concatenate(recorder.indices) if recorder.indices else np.zeros(0, np.int64)
-    first = recording.first_value
+    first, shares = recording.first_value, recorder.shares_equal and bool(recorder.calls)
     while True:
         arrays = table.arrays()
-        nodes, out, real, node_ptr, step_ptr, missing = expandloops.expanded(
-            entries, refs, calls, first, recorder.next_value - first, indices, recorder.room, arrays.num_operands,
-            arrays.num_outputs, *programs.arrays(),
+        nodes, out, real, node_ptr, step_ptr, num_equal, missing = expandloops.expanded(
+            entries, refs, calls, shares, first, recorder.next_value - first, indices, recorder.room,
+            arrays.num_operands, arrays.num_outputs, *programs.arrays(),
         )  # fmt: skip
         if not len(missing):
             break
@@ -94,11 +94,21 @@ def expanded(recorder: Recorder, recording: Recording, collected: Collected) -> 
     recorder.nodes_of_runs = len(nodes) - len(entries) + recorder.num_runs
     collected = collected._replace(refs=expandloops.real_refs(collected.refs, first, real))
     if recorder.calls:
-        return recording.changed(entries=nodes, refs=out, step_ptr=step_ptr), collected
+        formed = np.ones(len(nodes), np.bool_)
+        told = {"step_ptr": step_ptr, "shares": shares, "num_shared": num_equal, "formed": formed}
+        return recording.changed(entries=nodes, refs=out, **told), collected
     ends = node_ptr[np.array(recording.instance_ends, np.int64)].tolist() if recording.instance_ends else []
     begin, end = node_ptr[list(recording.aborted)].tolist()
-    detached = _detached(recording.detached, node_ptr)
-    made = recording.changed(entries=nodes, refs=out, instance_ends=ends, detached=detached, aborted=(begin, end))
+    detached, formed = _detached(recording.detached, node_ptr), np.zeros(len(nodes), np.bool_)
+    for place in recorder.formed:
+        formed[node_ptr[place] : node_ptr[place + 1]] = True
+    told = {
+        "instance_ends": ends,
+        "detached": detached,
+        "aborted": (begin, end),
+        "formed": formed if recorder.formed else None,
+    }
+    made = recording.changed(entries=nodes, refs=out, **told)
     return made, collected
 
 

@@ -13,18 +13,24 @@ from edbc.capture.ragged.program import (
     NONE,
     ONE,
     REDUCE,
+    REFS,
     RUN,
     SCAN,
     SLICE,
     TAKE,
 )
-from edbc.native.kinds import inner, native
+from edbc.native.hashing import mixed, slots_for
+from edbc.native.kernelcache import U
+from edbc.native.kinds import inlined, inner, native
+
+NEITHER, REPEATS, SAME = range(3)
+"""Whether values of a register are equal; see `expanded`."""
 
 
 @native
 def expanded(  # type: ignore[no-untyped-def]
-    entries, refs, calls, first_value, num_virtual, indices, room, num_operands, num_outputs, words, word_ptr,
-    entry_of_count, reduction_ptr,
+    entries, refs, calls, shares, first_value, num_virtual, indices, room, num_operands, num_outputs, words,
+    word_ptr, entry_of_count, reduction_ptr,
 ):  # fmt: skip
     """Entries and refs of nodes alone; the ref of each value that was recorded; how many nodes there are before each
     recorded entry, and before each step of each run; and what reductions of so many values have no entry yet, as pairs,
@@ -33,12 +39,17 @@ def expanded(  # type: ignore[no-untyped-def]
     A run is of so many `calls`, one where none are told; each step is taken for all of them before the next. Registers
     are vectors in `heap`, register r of call i in `heap[begin[r * calls + i] : begin[r * calls + i + 1]]`. As much
     `room` is made for nodes, refs and registers as the one before needed, for it is told. O(rows * operands).
+
+    Where it `shares`, nodes for rows that follow from look-ups, which are one external where they are equal (REFS), and
+    from what all calls have are one node where they read the same. Of each register `equal` says whether values of it
+    may equal others (REPEATS), or one is the same in all calls (SAME). A step most of whose nodes equal none ends that.
     """
     nodes, out = np.empty(2 * len(entries) + room[0], np.int64), np.empty(4 * len(refs) + room[1], np.int64)
     real, node_ptr = np.empty(num_virtual, np.int64), np.empty(len(entries) + 1, np.int64)
     heap, begin = np.empty(room[2], np.int64), np.empty(65, np.int64)
-    step_ptr, missing = np.empty(64, np.int64), np.empty(0, np.int64)
-    num_nodes = num_refs = virtual = num_values = at = run = taken = most = 0
+    step_ptr, missing, equal = np.empty(64, np.int64), np.empty(0, np.int64), np.zeros(64, np.int64)
+    leaders, starts, slots = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    num_nodes = num_refs = virtual = num_values = at = run = taken = most = num_equal = 0
     for position in range(len(entries)):
         node_ptr[position] = num_nodes
         entry = entries[position]
@@ -62,16 +73,20 @@ def expanded(  # type: ignore[no-untyped-def]
         run += 1
         word += 2
         top = 0
-        begin = grown(begin, 0, num_args * n + 1)
+        begin, equal = grown(begin, 0, num_args * n + 1), grown(equal, 0, num_args + 1)
         begin[0] = 0
         for a in range(num_args):
+            equal[a] = SAME if shares else NEITHER
             for i in range(n):
                 place = at + 3 * (i * num_args + a)
                 first, step, count = refs[place], refs[place + 1], refs[place + 2]
                 heap = grown(heap, top, count)
-                if step == INDICES:
+                if step in (INDICES, REFS):
                     heap[top : top + count] = indices[first : first + count]
+                    equal[a] = REPEATS if step == REFS else NEITHER
                 else:
+                    if (count != 1 and step != 0) or first != refs[at + 3 * a]:
+                        equal[a] = NEITHER
                     for row in range(count):
                         heap[top + row] = resolved(first + row * step, first_value, virtual, real)
                 top += count
@@ -93,6 +108,9 @@ def expanded(  # type: ignore[no-untyped-def]
                 total = begin[g + n] - begin[g] if g >= 0 else n
                 nodes, out = grown(nodes, num_nodes, total), grown(out, num_refs, total * num_registers)
                 heap, begin = grown(heap, top, total * outputs), grown(begin, made * n + 1, outputs * n)
+                equal, all_equal = grown(equal, made, outputs), REPEATS if num_registers else NEITHER
+                for j in range(num_registers):
+                    all_equal = both(all_equal, equal[register(words[r + j], num_args)])
                 for j in range(num_registers):
                     q = register(words[r + j], num_args) * n
                     place = num_refs + j
@@ -101,19 +119,33 @@ def expanded(  # type: ignore[no-untyped-def]
                         for row in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
                             out[place] = heap[start + row * stride]
                             place += num_registers
-                nodes[num_nodes : num_nodes + total] = entry
+                kept = total
+                if all_equal:
+                    leaders, slots = grown(leaders, 0, total), cleared(slots, total)
+                    kept = 0
+                    for row in range(total):
+                        here, there = num_refs + row * num_registers, num_refs + kept * num_registers
+                        for j in range(num_registers if here > there else 0):
+                            out[there + j] = out[here + j]
+                        which = first_like(out, there, num_registers, num_refs, num_registers, starts, slots, kept)
+                        leaders[row] = which
+                        kept += which == kept
+                    all_equal = NEITHER if 8 * kept > 7 * total else all_equal
+                    num_equal += total - kept
+                nodes[num_nodes : num_nodes + kept] = entry
                 for o in range(outputs):
-                    value = first_value + num_values + o
+                    value, row = first_value + num_values + o, 0
                     for i in range(n):
                         for _ in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
-                            heap[top] = value
-                            value += outputs
+                            heap[top] = value + (leaders[row] if kept < total else row) * outputs
+                            row += 1
                             top += 1
                         begin[made * n + i + 1] = top
+                    equal[made] = all_equal
                     made += 1
-                num_nodes += total
-                num_refs += total * num_registers
-                num_values += total * outputs
+                num_nodes += kept
+                num_refs += kept * num_registers
+                num_values += kept * outputs
                 continue
             g = register(words[r], num_args) * n
             if op == SCAN:
@@ -151,13 +183,22 @@ def expanded(  # type: ignore[no-untyped-def]
                         for k in range(num_states):
                             states[k] = frame[words[w + k]]
                         frame[1 : 1 + num_states] = states
+                equal = grown(equal, made, width)
                 for _ in range(width):
                     for i in range(n):
                         top += begin[g + i + 1] - begin[g + i]
                         begin[made * n + i + 1] = top
+                    equal[made] = NEITHER
                     made += 1
                 continue
-            begin = grown(begin, made * n + 1, n)
+            begin, equal = grown(begin, made * n + 1, n), grown(equal, made, 1)
+            equal[made] = equal[g // n] if op in (TAKE, SLICE, FILL) else NEITHER
+            looks = False
+            if op == GROUP:
+                looks = both(equal[g // n], equal[register(words[r + 1], num_args)]) == REPEATS
+                total, begun, sums = begin[g + n] - begin[g], num_nodes, 0
+                if looks:
+                    starts, slots = grown(starts, 0, total), cleared(slots, total)
             for i in range(n):
                 start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
                 if op == REDUCE:
@@ -230,17 +271,29 @@ def expanded(  # type: ignore[no-untyped-def]
                             nodes[num_nodes], missing = reduction(
                                 entry_of_count, reduction_ptr, words[p], items, missing
                             )
+                            at_refs = num_refs
                             if keeps:
                                 out[num_refs] = heap[start + row]
                                 num_refs += 1
                             for k in range(low, high):
                                 out[num_refs] = sent[k]
                                 num_refs += 1
-                            heap[top + row] = first_value + num_values
-                            num_nodes += 1
-                            num_values += 1
+                            which = num_nodes - begun
+                            sums += 1
+                            if looks:
+                                starts[which] = at_refs
+                                which = first_like(out, at_refs, items, 0, 0, starts, slots, which)
+                            heap[top + row] = first_value + num_values - (num_nodes - begun - which)
+                            if which == num_nodes - begun:
+                                num_nodes += 1
+                                num_values += 1
+                            else:
+                                num_refs = at_refs
+                                num_equal += 1
                         low = high
                     top += count
+                    if looks and 8 * (num_nodes - begun) <= 7 * sums:
+                        equal[made] = REPEATS
                 elif op == RUN:
                     kind, num_lengths = words[p + 1], words[p + 2]
                     fields = num_parameters - 3
@@ -288,7 +341,7 @@ def expanded(  # type: ignore[no-untyped-def]
                 virtual += 1
     node_ptr[len(entries)] = step_ptr[taken] = num_nodes
     room[0], room[1], room[2] = num_nodes + 64, num_refs + 256, most + 64
-    return nodes[:num_nodes], out[:num_refs], real, node_ptr, step_ptr[: taken + 1], missing
+    return nodes[:num_nodes], out[:num_refs], real, node_ptr, step_ptr[: taken + 1], num_equal, missing
 
 
 @native
@@ -310,6 +363,23 @@ def extent(numbers):  # type: ignore[no-untyped-def]
 
 
 @native
+def distinct(numbers):  # type: ignore[no-untyped-def]
+    """Different numbers in the order in which they come first, and which of them each is. O(n)."""
+    found, which = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
+    slots = np.full(slots_for(len(numbers)), -1, np.int64)
+    count = 0
+    for i in range(len(numbers)):
+        at = mixed(U(0), numbers[i]) & U(len(slots) - 1)
+        while slots[at] >= 0 and found[slots[at]] != numbers[i]:
+            at = (at + U(1)) & U(len(slots) - 1)
+        if slots[at] < 0:
+            slots[at], found[count] = count, numbers[i]
+            count += 1
+        which[i] = slots[at]
+    return found[:count], which
+
+
+@native
 def extents(numbers, begins, ends):  # type: ignore[no-untyped-def]
     """`extent` of the numbers in each range."""
     low, high = np.zeros(len(begins), np.int64), np.full(len(begins), -1, np.int64)
@@ -321,13 +391,52 @@ def extents(numbers, begins, ends):  # type: ignore[no-untyped-def]
     return low, high
 
 
-@inner
+@inlined
 def resolved(ref, first_value, virtual, real):  # type: ignore[no-untyped-def]
     """The ref that a recorded one comes to: itself, of externals and of other mini-batches."""
     return real[ref - first_value] if first_value <= ref < first_value + virtual else ref
 
 
+@inlined
+def both(a, b):  # type: ignore[no-untyped-def]
+    """What is known of equal values where nodes read those of two registers."""
+    return NEITHER if a == NEITHER or b == NEITHER else min(a, b)
+
+
 @inner
+def cleared(slots, count):  # type: ignore[no-untyped-def]
+    """An empty table for so many nodes."""
+    size = slots_for(count)
+    slots = slots if len(slots) >= size else np.empty(size, np.int64)
+    slots[:size] = -1
+    return slots[:size]
+
+
+@inlined
+def first_like(out, start, count, base, width, starts, slots, new):  # type: ignore[no-untyped-def]
+    """The number of the first node that reads what one does whose `count` refs are in `out` from `start` on, which is
+    `new` where none did. Those of node v begin at `base + v * width`, or are `count` too and begin at `starts[v]` where
+    there is no width; behind the last ones stand those of the new one."""
+    hashed = U(count)
+    for i in range(start, start + count):
+        hashed = mixed(hashed, out[i])
+    at = hashed & U(len(slots) - 1)
+    while slots[at] >= 0:
+        v = slots[at]
+        other = base + v * width if width else starts[v]
+        is_equal = width > 0 or starts[v + 1] - other == count
+        for i in range(count if is_equal else 0):
+            if out[other + i] != out[start + i]:
+                is_equal = False
+                break
+        if is_equal:
+            return v
+        at = (at + U(1)) & U(len(slots) - 1)
+    slots[at] = new
+    return new
+
+
+@inlined
 def register(number, num_args):  # type: ignore[no-untyped-def]
     """Where a register stands."""
     return -1 - number if number < 0 else num_args + number

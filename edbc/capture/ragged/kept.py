@@ -223,9 +223,9 @@ class KeptCall(NamedTuple):
             return None
         return flat if self.fits(given.indices, flat[2::3]) else None
 
-    def of(self, rec: Recorder, flat: Sequence[int]) -> Any:
-        """The call on these arguments of the program, which fit."""
-        return _filled(rec, self.result, rec.run(self.program, flat), flat)
+    def of(self, rec: Recorder, flat: Sequence[int], program: Program | None = None) -> Any:
+        """The call on these arguments of the program, which fit; of one that does the same in its place."""
+        return _filled(rec, self.result, rec.run(program or self.program, flat), flat)
 
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:

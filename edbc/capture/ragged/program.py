@@ -61,6 +61,8 @@ PLACE = -(1 << 61)
 """Refs from here downwards are places of rows in a call that is being recorded for all of them."""
 INDICES = 1 << 60
 """In the place of a step: the numbers from an offset on of those that the recording holds."""
+REFS = INDICES + 1
+"""The same of numbers that are refs: of externals that are looked up more than once."""
 Triple = tuple[int, int, int]
 MOST_TEMPLATES = 64
 """Combinations of kept forwards whose templates are kept."""
@@ -268,7 +270,7 @@ class Programs:
         self._variadic: list[tuple[Reduction | RunOf, dict[int, int]]] = []
         """What nodes of any number of items do, with an entry for each number that was met."""
         self._number_of: dict[Any, int] = {}
-        self.with_patterns: dict[int, tuple[Any, Program]] = {}
+        self.with_patterns: dict[Any, tuple[Any, Program]] = {}
         self.templates: Kept[tuple[int, ...], tuple[Any, Any]] = Kept(MOST_TEMPLATES)
         """Of whole mini-batches (`ragged.together.templates`)."""
         self._words: tuple[Ints, Ints] = np.zeros(0, np.int64), np.zeros(1, np.int64)

@@ -220,6 +220,7 @@ class Recorder:
         "first_value",
         "flows",
         "forget_calls",
+        "formed",
         "found_forwards",
         "functions",
         "has_buffers",
@@ -276,6 +277,7 @@ class Recorder:
         "run_segment",
         "seen_in_place",
         "shared",
+        "shares_equal",
         "shown",
         "shows",
         "sites",
@@ -424,6 +426,8 @@ class Recorder:
         """Whether sizes are given as symbols (`ragged.symbols`)."""
         self.equal_sizes: list[tuple[Triple, Triple]] = []
         """Those that have to be equal, by registers."""
+        self.shares_equal = False
+        """Whether equal nodes are to be one, where runs are of many calls."""
         self.within: list[tuple[Triple, int, int]] = []
         """Bounds within which code that is being kept does the same, by registers."""
         self.room = np.array([64, 256, 4096])
@@ -458,6 +462,8 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.num_runs = self.nodes_of_runs = 0
         """Entries that are runs (`ragged.program`), and what they come to."""
+        self.formed: list[int] = []
+        """Runs among whose nodes no sums or patterns are looked for: they are steps."""
         self.calls: list[int] = []
         """Of how many calls each of them is, where not all are of one."""
         self.indices: list[np.ndarray] = []
@@ -1067,6 +1073,7 @@ class Recorder:
     def forget_since(self, entries: int, refs: int, value: int) -> None:
         """Forget what has been recorded since `place` said so."""
         del self.entries[entries:], self.refs[refs:]
+        self.formed = [place for place in self.formed if place < entries]
         self.next_value, self.parts = value, {}
         for lazy in self.kept_wholes:
             lazy.whole = None

@@ -42,10 +42,16 @@ class Recording:
     """Nodes recorded where gradients were switched off (`trace.gradmode`)."""
     aborted: tuple[int, int] = (0, 0)
     """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
+    formed: np.ndarray | None = None
+    """Whether each node is one whose sums and patterns are steps of a run; None where none is."""
     programs: Sequence[Program] = ()
     """Of a mini-batch of runs of many calls each, theirs in order."""
     step_ptr: np.ndarray | None = None
     """Where the nodes of each step of these begin, once they are nodes."""
+    shares: bool = False
+    """Whether equal nodes have been looked for."""
+    num_shared: int = 0
+    """Nodes that these lack because they equal one that they have."""
     collected: Collected | None = None
     """The values that instances return, where that is known without `results`."""
 

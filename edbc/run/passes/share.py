@@ -17,6 +17,9 @@ Definitions.
     instance. A node that reads a first node which equals no other, or a node that reads one, is taken to
     equal none itself: it is of one instance, and that is as its author wrote it.
 
+Of graphs of steps (`capture.ragged.together`) equal nodes are one as soon as they are recorded, those that follow from
+look-ups alone.
+
 Depths and paths stay as they were, so the lower bound is that of the graph as captured. Schedule, order and placement
 see the smaller graph. In training a leader's gradient is the sum over the readers of all its equals, like that of any
 node with several readers.
@@ -37,7 +40,7 @@ from edbc.run.passes.placement import Longs
 FEWEST = 16
 WORTHWHILE = 1 / 32
 MOST = 7 / 8
-_NONE, _NO_STEPS = np.zeros(0, np.bool_), np.zeros(0, np.int64)
+_NONE = np.zeros(0, np.bool_)
 
 
 def share(capture: Capture) -> Capture:
@@ -49,12 +52,10 @@ def share(capture: Capture) -> Capture:
     constants = _tables_of(capture)
     detached = _NONE if capture.detached is None else capture.detached
     at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
-    of_steps = capture.of_steps
-    node_type, operand_ptr, operands, outputs, external_index, result_node, led_detached, step_ptr, shared = (
+    node_type, operand_ptr, operands, outputs, external_index, result_node, led_detached, shared = (
         shareloops.share_nodes(
             graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
-            capture.external_index, _told_of(constants), detached, capture.result_node,
-            _NO_STEPS if of_steps is None else of_steps.step_ptr, at_least, MOST,
+            capture.external_index, _told_of(constants), detached, capture.result_node, at_least, MOST,
         )
     )  # fmt: skip
     if constants:
@@ -68,10 +69,10 @@ def share(capture: Capture) -> Capture:
         graph=smaller,
         result_node=result_node,
         detached=None if capture.detached is None else led_detached,
-        num_shared=shared,
+        num_shared=capture.num_shared + shared,
         has_shared=True,
         is_known=False,
-        of_steps=None if of_steps is None else of_steps._replace(step_ptr=step_ptr),
+        of_steps=None,
     )
 
 

@@ -230,11 +230,11 @@ def _find_equal_rows(address, count, size, like, first):
 
 @njit(cache=True)
 def share_nodes(node_type, operand_ptr, operands, operand_output, external_source, external_index, told, detached,
-                result_node, step_ptr, at_least, share_of_first):  # fmt: skip
+                result_node, at_least, share_of_first):  # fmt: skip
     """The graph of the nodes that lead, in their order: types, operand borders, operands and their outputs; what of its
-    source each external is (`first_of_equal`); in that graph the nodes of results, what of it is `detached` and where
-    nodes of steps begin; and how many nodes it lacks. See `find_equal_nodes`. Where fewer than `at_least` are shared,
-    that number alone means something."""
+    source each external is (`first_of_equal`); in that graph the nodes of results and what of it is `detached`; and how
+    many nodes it lacks. See `find_equal_nodes`. Where fewer than `at_least` are shared, that number alone means
+    something."""
     index = first_of_equal(external_source, external_index, told)
     leader, shared = find_equal_nodes(
         node_type, operand_ptr, operands, operand_output, external_source, index, detached, at_least,
@@ -253,14 +253,10 @@ def share_nodes(node_type, operand_ptr, operands, operand_output, external_sourc
         np.empty(len(result_node) if n else 0, np.int64),
         np.empty(min(n, len(detached)), np.bool_),
     )
-    new_steps = np.full(len(step_ptr), n, np.int64)
     if n == 0:
-        return new_type, new_ptr, new_operands, new_output, index, new_result, new_detached, new_steps, shared
-    made = at = step = 0
+        return new_type, new_ptr, new_operands, new_output, index, new_result, new_detached, shared
+    made = at = 0
     for v in range(len(node_type)):
-        while step < len(step_ptr) and step_ptr[step] == v:
-            new_steps[step] = made
-            step += 1
         u = leader[v]
         if u != v:
             leader[v] = leader[u]
@@ -279,4 +275,4 @@ def share_nodes(node_type, operand_ptr, operands, operand_output, external_sourc
     for r in range(len(result_node)):
         v = result_node[r]
         new_result[r] = v if v < 0 else leader[v]
-    return new_type, new_ptr, new_operands, new_output, index, new_result, new_detached, new_steps, shared
+    return new_type, new_ptr, new_operands, new_output, index, new_result, new_detached, shared

@@ -642,6 +642,48 @@ def test_a_module_that_gets_an_attribute_of_instances_is_told() -> None:
     assert not Closed(model).is_forward_told
 
 
+class WithHooks(nn.Module):
+    def __init__(self, *hooks: Any, of: str = "forward_hook") -> None:
+        super().__init__()
+        self.inner = Layer()
+        for hook in hooks:
+            getattr(self.inner, f"register_{of}")(hook)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * 2
+
+
+def doubling(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    return output * 2
+
+
+def keeping(module: nn.Module, args: Any, output: Tensor) -> None:
+    CALLS.append(1)
+
+
+def test_hooks_that_are_closed_functions_are_closed_for_instances() -> None:
+    """Of a module's forward; another hook in the place of one is told."""
+    model = WithHooks(doubling, doubling)
+    closed = Closed(model)
+    assert not closed.is_forward_closed
+    assert closed.is_forward_told
+    assert closed.look_ups.still_hold()
+
+    hooks = model.inner._forward_hooks
+    hooks[next(iter(hooks))] = keeping
+    assert not closed.look_ups.still_hold()
+
+
+@pytest.mark.parametrize(
+    ("hooks", "of"),
+    [((keeping,), "forward_hook"), ((doubling, keeping), "forward_hook"), ((Pair,), "forward_hook"),
+     ((doubling,), "full_backward_hook")],
+)  # fmt: skip
+def test_other_hooks_stay_open(hooks: Any, of: str) -> None:
+    """What keeps something, a class, and what a backward pass calls."""
+    assert not Closed(WithHooks(*hooks, of=of)).is_forward_told
+
+
 def test_variables_around_a_function_are_looked_up_again() -> None:
     """They may be assigned by others of that function."""
 

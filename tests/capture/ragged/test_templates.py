@@ -18,6 +18,8 @@ from torch import nn
 from edbc.base.graph import Graph
 from edbc.capture.forward import buildloops
 from edbc.capture.forward.build import Capture
+from edbc.capture.ragged.expandloops import distinct
+from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import EACH, REDUCE
 from edbc.capture.ragged.together import templates
 from edbc.capture.ragged.together.forwards import Forwards
@@ -29,11 +31,11 @@ from edbc.schedule.scheduler import run, with_nodes
 
 @torch.no_grad()
 def captured(net: Net, instances: Sequence[Any], by_nodes: bool = False) -> Capture:
-    """The mini-batch; each instance as a run of its own where it is `by_nodes`."""
+    """The mini-batch, no nodes shared; each instance as a run of its own where it is `by_nodes`."""
     with pytest.MonkeyPatch.context() as patch:
         if by_nodes:
             patch.setattr(Forwards, "at_once", lambda self: None)
-        return net.prepare(instances).capture
+        return net.prepare(instances, without=("share",)).capture
 
 
 @torch.no_grad()
@@ -50,7 +52,10 @@ def require_bits(net: Net, instances: Sequence[Any]) -> bool:
     others.append(leaves(net(net.capture_all(instances))))
     for other in others:
         assert all(torch.equal(a, b) for a, b in zip(found, other, strict=True))
-    return net.prepare(instances).capture.of_steps is not None
+    shared, whole = net.prepare(instances).capture, captured(net, instances)
+    if shared.of_steps is not None:
+        assert shared.graph.num_nodes + shared.num_shared == whole.graph.num_nodes
+    return shared.of_steps is not None
 
 
 def require_random_steps(seeds: range, folder: Path) -> int:
@@ -161,14 +166,88 @@ def test_without_sharing_every_node_of_a_step_runs() -> None:
     assert whole.schedule.num_batches == shared.schedule.num_batches
 
 
+class Sends(Pools):
+    """Words of both ends of an edge, sent to one of them, twice."""
+
+    def forward(self, instance):
+        ids, edges = instance
+        h, (source, target) = self.words(torch.tensor(ids)), torch.tensor(edges).t()
+        for _ in range(2):
+            message = torch.tanh(self.up(h[source]) + self.state(h[target]))
+            h = torch.relu(h + torch.zeros_like(h).index_add(0, target, message))
+        return h.sum(0)
+
+
+def chain(rng: Random) -> tuple[list[int], list[tuple[int, int]]]:
+    """Few words, each with edges to and from the next one."""
+    n = rng.randint(3, 8)
+    pairs = [(i, i + 1) for i in range(n - 1)]
+    return [rng.randrange(2) for _ in range(n)], pairs + [(j, i) for i, j in pairs]
+
+
+@torch.no_grad()
+def test_equal_rows_of_different_instances_are_computed_once() -> None:
+    """Chains of words: as many nodes as there are different neighbourhoods, not as there are rows; each batch of nodes
+    that rows have has no two that read the same."""
+
+    net, rng = of_model(Sends(), chain), Random(5)
+    instances = [chain(rng) for _ in range(40)]
+    assert require_bits(net, instances)
+    found = net.prepare(instances).capture
+    graph, kinds = found.graph, found.graph.node_type
+    assert 4 * graph.num_nodes < graph.num_nodes + found.num_shared
+    reads = [(int(kinds[v]), tuple(graph.operands_of(v))) for v in range(graph.num_nodes)]
+    final = {int(node) for node in found.result_node}
+    assert len({read for v, read in enumerate(reads) if v not in final}) == graph.num_nodes - len(final)
+
+
+@torch.no_grad()
+def test_bits_are_those_of_the_first_time() -> None:
+    """A product in a pattern begins with what is added to it, so patterns are those of the program from the first
+    instance of a key on: when nothing was known, alone, captured and at once."""
+
+    rng = Random(2)
+    model, instances = Sends().eval(), [chain(rng) for _ in range(12)]
+    new = [bound(model, instances, cells="auto", rows=True) for _ in range(3)]
+    found = [
+        new[0](instances),
+        [new[1]([x])[0] for x in instances],
+        new[2](new[2].capture_all(instances)),
+    ]
+    found += [new[0](instances), new[1](instances), new[2](instances)]
+    assert all("linear_sum" in " ".join(t.name for t in each.plan.types) for each in new)
+    for other in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
+
+
+def test_sizes_that_are_equal_have_one_name() -> None:
+    """Whatever the order in which pairs are told."""
+    pairs: list[Any] = [(0, 1), (3, 4), (1, 4), (7, 8)]
+    for told in (pairs, pairs[::-1]):
+        sizes = templates._Sizes(told)
+        assert len({sizes(k) for k in (0, 1, 3, 4)}) == 1
+        assert sizes(7) == sizes(8) != sizes(0)
+        assert sizes(5) == 5
+        assert sizes(None) is None
+
+
+def test_distinct_numbers_in_their_order() -> None:
+    """And which of them each is."""
+    rng = np.random.default_rng(0)
+    for count in (0, 1, 5, 300):
+        numbers = rng.integers(-4, 40, count)
+        found, which = distinct(numbers)
+        assert found.tolist() == [*dict.fromkeys(numbers.tolist())]
+        assert found[which].tolist() == numbers.tolist()
+
+
 def test_patterns_of_steps_are_of_the_same_rows() -> None:
     """A chain of additions is one sum up to what all rows read, which is no row; what is read twice stays."""
     net = of_model(Pools(), sentence)
     table = net.table
-    plain = [program for program in table.programs._programs if len(program.steps) > 6]
-    whole = max(plain, key=lambda program: len(program.steps))
-    made = templates.with_patterns(table, whole)
-    assert made is templates.with_patterns(table, whole)
+    (call,) = [of for key, of in net._idle[0][1].functions.items() if key[:2] == (KeptCall, "")]
+    whole, made = call.program, templates.with_patterns(table, call)
+    assert made is templates.with_patterns(table, call)
     assert len(made.steps) < len(whole.steps)
     assert made.counts == whole.counts
     arity = {len(step.registers) for step in made.steps if step.op == EACH and table.entries[step.parameters[0]].is_sum}

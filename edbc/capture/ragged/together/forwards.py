@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from edbc.capture.forward.returned import Collected
-from edbc.capture.ragged.expandloops import extents
+from edbc.capture.ragged.expandloops import distinct, extents
 from edbc.capture.ragged.kept import (
     BY_SIZES,
     NOT_KEPT,
@@ -40,7 +40,7 @@ from edbc.capture.ragged.kept import (
     may_keep,
     symbolic_tensor,
 )
-from edbc.capture.ragged.program import INDICES, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
+from edbc.capture.ragged.program import INDICES, REFS, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
@@ -116,7 +116,12 @@ class Forwards:
             elif known is not NOT_KEPT:
                 return self._first(group, place, sizes is not None, instance)
         run = self.runs[number]
-        return self.function(self.shadow, instance) if run is None else run[0].of(rec, run[1].tolist())
+        return self.function(self.shadow, instance) if run is None else self._run(run[0], run[1].tolist())
+
+    def _run(self, known: KeptCall, flat: list[int]) -> Any:
+        """An instance's run of its own."""
+        self.rec.formed.append(len(self.rec.entries))
+        return known.of(self.rec, flat, with_patterns(self.rec.table, known))
 
     def at_once(self) -> tuple[Collected, Sequence[Program]] | None:
         """What all instances return, where forward runs for none, and the programs that are recorded: each is of a
@@ -131,7 +136,7 @@ class Forwards:
         taken: list[_Taken] = []
         with suppress(OverflowError, CannotKeep):
             for of_key, members in zip(known, self.members.values(), strict=True):
-                program = with_patterns(rec.table, of_key.program)
+                program = with_patterns(rec.table, of_key)
                 taken.append(_Taken(of_key, *self._take_in(of_key, members), program))
         if sum(len(of.members) for of in taken) < len(self.instances) or not all(map(_Taken.returns_values, taken)):
             for of in taken:
@@ -144,11 +149,11 @@ class Forwards:
 
     def _in_turn(self, taken: Sequence[_Taken]) -> list[Ints]:
         """A run for each instance, and the refs of their results by key. Gradients are sums over batches in the order
-        of their nodes: those have the bits that they have where instances are recorded for the first time, or captured,
-        and patterns are found among nodes."""
-        made = [np.empty((len(of.call.program.counts), len(of.members)), np.int64) for of in taken]
+        of their nodes: they have the bits that they have where instances are captured."""
+        made = [np.empty((len(of.program.counts), len(of.members)), np.int64) for of in taken]
         for k, row in self._places(taken):
-            program, line = taken[k].call.program, taken[k].lines[row]
+            program, line = taken[k].program, taken[k].lines[row]
+            self.rec.formed.append(len(self.rec.entries))
             made[k][:, row] = [refs.start for refs in self.rec.run(program, line.tolist())]
         return made
 
@@ -196,8 +201,15 @@ class Forwards:
                     shown.require_unchanged()
                     return result
 
-                args = shown.of(instance), instance
-                return first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
+                args, begin = (shown.of(instance), instance), rec.place()
+                result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
+                known = rec.functions.get(group.key)
+                known = rec.functions.get((group.key, sizes)) if known is BY_SIZES else known
+                flat = known.flat(rec, given) if type(known) is KeptCall else None
+                if not isinstance(known, KeptCall) or flat is None:
+                    return result
+                rec.forget_since(*begin)  # it is recorded like all later ones
+                return self._run(known, flat)
         return self.function(self.shadow, instance)
 
     def _take_in(self, known: KeptCall, members: list[int]) -> tuple[list[int], Ints]:
@@ -277,6 +289,8 @@ class _Brought:
     def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]], count: int):
         """Columns of so many instances."""
         self.rec, self.count = rec, count
+        self.shares = rec.shares_equal and not torch.is_grad_enabled()
+        """Whether equal look-ups are one external: in runs of all instances."""
         self.rows: list[tuple[Sequence[torch.Tensor], int, Ints]] = []
         """Of each leaf of rows, those of all instances, the dimension that they stand along, how many each has."""
         self.values: list[Sequence[torch.Tensor]] = []
@@ -318,15 +332,20 @@ class _Brought:
                 flat += rec.constant_rows(joined).start - _begins(size), -1, size
         for tensors in self.values:
             flat += [rec.constant(tensor).ref for tensor in tensors], 0, 1
-        held = [rec.hold(numbers.array, False).offset + numbers.offset for numbers in self.indices]
-        for offset, numbers in zip(held, self.indices, strict=True):
-            flat += offset, INDICES, numbers.size
+        for numbers in self.indices:
+            flat += rec.hold(numbers.array, False).offset + numbers.offset, INDICES, numbers.size
         for extra in known.extras:
             if isinstance(extra, LookedUp):
                 numbers = self.indices[extra.number]
-                looked_up = rec.rows_of_table(extra.table, numbers.array.tolist(), True)
+                rows, which = distinct(numbers.array)
+                repeats = self.shares and 8 * len(rows) <= 7 * len(which)
+                looked_up = rec.rows_of_table(extra.table, (rows if repeats else numbers.array).tolist(), True)
                 assert looked_up is not None
-                flat += looked_up.refs.start - numbers.offset, -1, numbers.size
+                if repeats:
+                    held = rec.hold(looked_up.refs.start - which, False)
+                    flat += held.offset + numbers.offset, REFS, numbers.size
+                else:
+                    flat += looked_up.refs.start - numbers.offset, -1, numbers.size
             elif isinstance(extra, First):
                 size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
                 begins = _begins(size)

@@ -8,11 +8,12 @@ Definitions.
     registers come of. A schedule of the template is one of the graph, with the nodes of a step in the place of its
     node: where a node reads another, their steps do too. Sizes, indices and how many instances there are do not matter.
 (3) A program *with patterns* is one in which chains of additions are sums, and patterns of the plan steps of their own,
-    where all their steps have a node for the same rows and nothing else reads these. Others of its rows' functions may
-    be patterns by chance (a row that one instance sends to one other): those stay as they are.
+    where all their steps have a node for the same rows and nothing else reads these. A forward that is kept records its
+    program with patterns wherever it runs, and among its nodes nobody looks for others: what by chance is one for some
+    rows (a row that one instance sends to one other) would make an instance's bits depend on how it was recorded, as
+    products in patterns begin with what is added to them.
 
-So neither patterns nor an order are looked for among the nodes of a mini-batch. A row's numbers are those of its
-operations in their order, whatever is one node and runs in one batch.
+So neither patterns nor an order are looked for among the nodes of a mini-batch.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from edbc.capture.ragged.expand import add_missing
 from edbc.capture.ragged.program import EACH, GROUP, REDUCE, RUN, SCAN, Count, Draft, Ints, Program, Reduction
 
 if TYPE_CHECKING:
+    from edbc.capture.ragged.kept import KeptCall
     from edbc.capture.record.table import Entry, TypeTable
 
 
@@ -91,13 +93,28 @@ def _type_of(table: TypeTable, op: int, number: int) -> int:
     return table.entries[number].type_index
 
 
-def with_patterns(table: TypeTable, program: Program) -> Program:
+def with_patterns(table: TypeTable, call: KeptCall) -> Program:
     """Definition (3)."""
-    matchers, known = table.fusions.matchers(), table.programs.with_patterns
-    found = known.get(program.index)
+    matchers, known, key = table.fusions.matchers(), table.programs.with_patterns, (call.program.index, call.equal)
+    found = known.get(key)
     if found is None or found[0] is not matchers:
-        found = known[program.index] = matchers, _fused(table, program, matchers)
+        found = known[key] = matchers, _fused(table, call.program, _Sizes(call.equal), matchers)
     return found[1]
+
+
+class _Sizes:
+    """Sizes of registers, of which some pairs are equal."""
+
+    def __init__(self, equal: Sequence[tuple[Count, Count]]):
+        self._first: dict[Count, Count] = {}
+        for a, b in equal:
+            a, b = self(a), self(b)
+            if a != b:
+                self._first = {k: a if v == b else v for k, v in self._first.items()} | {b: a}
+
+    def __call__(self, count: Count) -> Count:
+        """One for all that equal it."""
+        return self._first.get(count, count)
 
 
 class _Step(NamedTuple):
@@ -110,18 +127,18 @@ class _Step(NamedTuple):
     """The registers that it makes, as they were."""
 
 
-def _fused(table: TypeTable, program: Program, matchers: Any) -> Program:
+def _fused(table: TypeTable, program: Program, sizes: _Sizes, matchers: Any) -> Program:
     steps, made = list[_Step](), 0
     counts = program.counts_of_steps()
     for (op, parameters, registers), own in zip(program.steps, counts, strict=True):
         steps.append(_Step(op, parameters, list(registers), list(range(made, made + len(own)))))
         made += len(own)
-    count_of = [count for of_step in counts for count in of_step]
+    count_of = [sizes(count) for of_step in counts for count in of_step]
     read_apart = _read_apart(steps, count_of, program.results)
     steps = _with_sums(table, steps, read_apart)
     if matchers is not None:
         steps = _of_patterns(table, steps, read_apart, matchers)
-    return _written(table, program, steps, count_of)
+    return _written(table, program, steps, count_of, sizes)
 
 
 def _with_sums(table: TypeTable, steps: Sequence[_Step], read_apart: Sequence[int]) -> list[_Step]:
@@ -189,7 +206,8 @@ def _of_patterns(table: TypeTable, steps: list[_Step], read_apart: Sequence[int]
     return found
 
 
-def _written(table: TypeTable, program: Program, steps: Sequence[_Step], count_of: Sequence[Count]) -> Program:
+def _written(table: TypeTable, program: Program, steps: Sequence[_Step], count_of: Sequence[Count],
+             sizes: _Sizes) -> Program:  # fmt: skip
     """The program of these steps, with registers in their order."""
     draft = Draft(program.num_args)
     new: dict[int, int] = {}
@@ -197,7 +215,7 @@ def _written(table: TypeTable, program: Program, steps: Sequence[_Step], count_o
         registers = [new[r] if r >= 0 else r for r in step.reads]
         if step.op == EACH:
             count = count_of[step.made[0]]
-            leader = -1 if count is None else [draft.count_of(r) for r in registers].index(count)
+            leader = -1 if count is None else [sizes(draft.count_of(r)) for r in registers].index(count)
             first = draft.each(step.parameters[0], step.parameters[1], registers, leader)
         else:
             first = draft.add(step.op, step.parameters, registers, count_of[step.made[0]])
