@@ -392,6 +392,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     shown, written = args
     begin = rec.place()
     rec.keeping = rec.symbolic = True
+    rec.kept_wholes = []
     rec.asked_size = rec.counted = False
     rec.equal_sizes, rec.within = [], []
     try:
@@ -401,7 +402,6 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
             result, by_sizes, rec.equal_sizes, rec.within
         )
-        rec.kept_wholes = []
         return result
     except TooFew:
         pass

@@ -1078,6 +1078,7 @@ class Recorder:
         for lazy in self.kept_wholes:
             lazy.whole = None
         self.kept_wholes = []
+        self.zeros = {ref for ref in self.zeros if ref < value}  # other values will have the refs of those forgotten
         known = self.ragged_constants.items()
         self.ragged_constants = {key: item for key, item in known if item[1].refs.start < value}
         switches = [place for place in self._switches if place <= entries]

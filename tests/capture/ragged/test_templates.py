@@ -220,6 +220,40 @@ def test_bits_are_those_of_the_first_time() -> None:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
+class Fills(Pools):
+    """Zeros that rows are added to, in one part of an instance; in the other, rows that are none."""
+
+    def forward(self, instance):
+        ids, target, others = instance
+        h = self.words(torch.tensor(ids))
+        for other in others:
+            h = torch.tanh(h) * other
+        base = torch.zeros_like(h) if len(others) > 1 else h.flip(0)
+        return base.index_add(0, torch.tensor(target), h).sum(0)
+
+
+@torch.no_grad()
+def test_refs_that_are_forgotten_are_those_of_nothing() -> None:
+    """What was recorded of the first instance of a key is recorded anew: zeros among it are not what others are added
+    to that get their refs."""
+    model, rng = Fills().eval(), Random(0)
+
+    def make(others: tuple[float, ...]) -> Any:
+        n = rng.randint(3, 6)
+        return [rng.randrange(VOCAB) for _ in range(n)], [min(i, 2) for i in range(n)], others
+
+    net = bound(model, [make((1.5, 2.5)), make((0.5,)), make(()), make((0.5,))], cells="auto", rows=True)
+    for _ in range(3):
+        instances = [make(others) for others in ((1.5, 2.5), (), (0.5,), (1.5, 2.5, 3.5))]
+        for ours, x in zip(net(instances), instances, strict=True):
+            torch.testing.assert_close(ours, model(x))
+    recorder = net._idle[0][1]
+    recorder.begin()
+    recorder.zeros = {-9, recorder.next_value, recorder.next_value + 5}
+    recorder.forget_since(0, 0, recorder.next_value + 5)
+    assert recorder.zeros == {-9, recorder.next_value - 5}
+
+
 def test_sizes_that_are_equal_have_one_name() -> None:
     """Whatever the order in which pairs are told."""
     pairs: list[Any] = [(0, 1), (3, 4), (1, 4), (7, 8)]
