@@ -193,6 +193,8 @@ class KeptCall(NamedTuple):
     """Indices that must be below a size, by the number of the argument, and how far below 0 they may be (sizes)."""
     within: tuple[tuple[Count, int, int], ...]
     """Sizes that must be no smaller, and no larger than that."""
+    zeros: tuple[int, ...]
+    """Results of the run that are rows of zeros, to which others are added as if they were not there."""
 
     def fits(self, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
         """Whether arguments have the sizes that the program needs; of arrays, one item per call, which of them do."""
@@ -225,7 +227,9 @@ class KeptCall(NamedTuple):
 
     def of(self, rec: Recorder, flat: Sequence[int], program: Program | None = None) -> Any:
         """The call on these arguments of the program, which fit; of one that does the same in its place."""
-        return _filled(rec, self.result, rec.run(program or self.program, flat), flat)
+        results = rec.run(program or self.program, flat)
+        rec.zeros.update([results[k].start for k in self.zeros])
+        return _filled(rec, self.result, results, flat)
 
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
@@ -270,7 +274,7 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
         kind = type(item)
         if kind is Ragged:
             given.rows.append(item)
-            parts += Ragged, item.row, item.at
+            parts += Ragged, item.row, item.at, item.refs.start in rec.zeros
         elif kind is Value:
             given.values.append(item.ref)
             parts.append(item.slot)
@@ -308,7 +312,7 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -
     rows = adopted(rec, item)
     if type(rows) is Ragged:
         given.rows.append(rows)
-        parts += Ragged, rows.row, rows.at
+        parts += Ragged, rows.row, rows.at, rows.refs.start in rec.zeros
         return True
     if type(item) is Made or not item.is_floating_point():
         return False
@@ -454,6 +458,7 @@ class _Keeping:
         self.below: set[tuple[int, Count, int]] = set()
         self.within: set[tuple[Count, int, int]] = set()
         self.results: list[int] = []
+        self.zeros: set[int] = set()
         self.sizes: list[int] = triples[2::3]
         """Of the arguments; those that are more in other calls are `more` there."""
         self.more = [size if 0 <= k - len(given.rows) < len(given.values) else size + 7
@@ -485,7 +490,7 @@ class _Keeping:
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
         form = _form(self.rec, program, placed)
-        told = tuple(self.equal), tuple(self.below), tuple(self.within)
+        told = tuple(self.equal), tuple(self.below), tuple(self.within), tuple(sorted(self.zeros))
         return KeptCall(program, tuple(self.extras), placed, form, *told)
 
     def node(self, number: int) -> None:
@@ -621,7 +626,9 @@ class _Keeping:
             register = self.rows.get(triple(item.refs))
             if register is None:
                 raise CannotKeep
-            return Rows(self.result(register), item.row, item.at)
+            source = self.result(register)
+            self.zeros |= {source} if source >= 0 and item.refs.start in self.rec.zeros else set()
+            return Rows(source, item.row, item.at)
         if kind is Value:
             register = self.values.get(item.ref)
             if register is None:

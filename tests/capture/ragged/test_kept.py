@@ -17,6 +17,7 @@ from randomforwards import instance, model_of, source_of
 from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
 
+import edbc
 from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
 from edbc.capture.ragged.kept import KeptCall
@@ -552,3 +553,36 @@ def test_a_hundred_thousand_rows() -> None:
     net, count = of_model(Sends(), graph, rounds=1), 100_000
     edges = torch.randint(count, (2, 3 * count), generator=torch.Generator().manual_seed(0))
     require_eager(net, net.model, [graph(Random(1)), (torch.randn(count, 3), edges), graph(Random(2))], 1e-3)
+
+
+class AddsTo(Closed):
+    """What is sent is added to rows of zeros, which need not be added, and to others, in some order."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, instance):
+        x, (source, target) = instance
+        h = torch.relu(self.up(x))
+        sent, rows = h[source], target.unsqueeze(-1).expand(-1, HIDDEN)
+        bases = [torch.zeros(len(x), HIDDEN), h, h * 0, torch.zeros_like(h), h.new_full((len(x), HIDDEN), 0), h.clone()]
+        results = []
+        for base in bases[self.first :] + bases[: self.first]:
+            results.append(base.index_add(0, target, sent).sum(0))
+        counts = h.new_full((len(x), HIDDEN), 0)
+        counts.scatter_add_(0, rows, torch.ones_like(sent))
+        others = h.new_full((len(x), HIDDEN), 0)
+        others.scatter_add_(0, rows, sent)
+        return [*results, (others / counts.clamp(min=1)).sum(0) * float(int(source[0]))]  # a number that nobody keeps
+
+
+@pytest.mark.parametrize("first", range(6))
+def test_zeros_that_others_are_added_to_are_told_from_other_rows(first: int) -> None:
+    """A call that is known leaves its rows of zeros out, and no others; whether it was met before or not."""
+    torch.manual_seed(0)
+    model = AddsTo(first)
+    of_model(model, graph, rounds=2)
+    rng = Random(1)
+    compiled = edbc.compile(model, [graph(rng) for _ in range(6)])
+    require_eager(compiled, model, [graph(rng) for _ in range(5)])
