@@ -24,14 +24,15 @@ from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep
 from edbc.capture.ragged.program import CannotKeep
-from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_of
-from edbc.capture.ragged.symbols import Index, Spread
+from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
+from edbc.capture.ragged.symbols import Index, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
 from edbc.capture.standins.fresh import changes_fresh
+from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.source import user_frame
 from edbc.capture.standins.standin import Symbol, Value
@@ -136,11 +137,20 @@ def _like(call: Call) -> Any:
 
 def _new(call: Call) -> Any:
     """`h.new_zeros(n, H)`: equal rows, where such a class is ragged."""
-    first = call.args[0]
+    first, *given = call.args
     if type(first) is not Ragged:
         return NotImplemented
     kwargs = {k: v for k, v in call.kwargs.items() if k not in ("device", "requires_grad")}
-    made = call.func(torch.empty(0, dtype=first.dtype), *call.args[1:], **kwargs)
+    shape = given[0] if given and isinstance(given[0], tuple | list) else given
+    like = shape[0].like if shape and type(shape[0]) is Size else None
+    if like is not None:
+        numbers = (shape[0].value, *shape[1:])
+        given = [*numbers] if shape is given else [numbers, *given[1:]]
+    made = call.func(torch.empty(0, dtype=first.dtype), *given, **kwargs)
+    if like is not None and call.rec.place_of_rows(made.shape, made.dtype) == 0:
+        number = made[0].reshape(-1)[0].item()
+        described = Description(torch.full, made.shape, (number,), made.dtype)
+        return rows_described(call.rec, described, like)
     found = adopted(call.rec, made)
     return made if found is made else found
 

@@ -174,7 +174,7 @@ def gotten(call: Call) -> Any:
     items = list(index) if type(index) is tuple else [index]
     if any(isinstance(i, Symbol) for i in items):
         return NotImplemented
-    items = [_as_index(i) for i in items]
+    items = [_as_index(i) for i in _of_one(items, ragged)]
     if any(i is NotImplemented for i in items):
         return NotImplemented
     used = sum(_num_dims(i) for i in items)
@@ -183,6 +183,22 @@ def gotten(call: Call) -> Any:
     at = next(k for k, i in enumerate(items) if i is Ellipsis)
     items[at : at + 1] = [slice(None)] * (ragged.ndim - used)
     return _indexed(ragged, items)
+
+
+def _of_one(items: list[Any], ragged: Ragged) -> list[Any]:
+    """`x[:, [-1]]` as `x[:, -1:]`: what is one number in all instances is a slice to code that is kept."""
+    place = next((k for k, i in enumerate(items) if type(i) is list and len(i) == 1 and type(i[0]) is int), None)
+    others = [i for k, i in enumerate(items) if k != place and isinstance(i, list | np.ndarray | torch.Tensor)]
+    if place is None or others:
+        return items
+    before, number = items[:place], items[place][0]
+    dim = sum(map(_num_dims, before))
+    if any(i is Ellipsis for i in before):
+        dim = ragged.ndim - sum(map(_num_dims, items[place:]))
+    count = len(ragged.refs)
+    if dim != ragged.at or not -count <= number < count:
+        return items
+    return [*before, slice(number, number + 1 or None), *items[place + 1 :]]
 
 
 def _indexed(ragged: Ragged, items: list[Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import bound
 from rowparity import HIDDEN, VOCAB, of_model, require_eager
 from torch import nn
 
@@ -60,6 +61,32 @@ class Made(nn.Module):
         return h.sum(1) if {asks} else h.amax(1) * 2
 """
 """Code that looks on which side of a number a size is."""
+TAKES = """
+import torch
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
+
+    def forward(self, ids):
+        n = ids.size(1)
+        h = torch.relu(self.up(self.words(ids)))
+        return {taken}
+"""
+"""What is one row, or as many as there are, in all instances."""
+TAKEN = [
+    "h[:, [-1]]",
+    "h[:, [-1], :]",
+    "h[..., [0], :].sum(1)",
+    "h[[0]].sum(1)",
+    "h[:, [1]]",
+    "h[0].new_full((n, {hidden}), 2.0).mul(h[0]).sum(0)",
+    "h[0].new_zeros(n, {hidden}).add(h[0]).amax(0)",
+    "h[0].new_ones((h.size(1), {hidden}), dtype=h.dtype).sub(h[0]).sum(0)",
+]
 MASKS = {
     "of ones": "scores.masked_fill(self.ones[:, :, :n, :n] == 0, -math.inf)",
     "of booleans": "scores.masked_fill(self.above[:n, :n], -math.inf)",
@@ -143,6 +170,25 @@ def test_code_that_compares_sizes(asks: str, made: Callable[..., nn.Module]) -> 
     """What is recorded on one side of a number is kept for that side."""
     net = of_model(made(COMPARES, asks=asks), texts, rounds=3)
     assert (BY_SIZES in kept(net)) == (asks == "n % 2 == 1")
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+def test_what_is_the_same_row_in_all_instances(taken: str, made: Callable[..., nn.Module]) -> None:
+    """A list of one number is a slice, and new rows are as many as others: forward is one run for all sizes."""
+    net = of_model(made(TAKES, taken=taken.format(hidden=HIDDEN)), texts, rounds=2)
+    assert kept(net) == {KeptCall}
+
+
+def test_one_number_that_there_is_not_is_told_as_by_eager(made: Callable[..., nn.Module]) -> None:
+    """Also where forward is known from longer texts."""
+    model = made(TAKES, taken="h[:, [3]].sum(1)")
+    net = bound(model, [torch.zeros(1, n, dtype=torch.int64) for n in (4, 6, 9)], cells="auto", rows=True)
+    for n in (4, 7, 5, 9, 8):
+        require_eager(net, model, [torch.zeros(1, n, dtype=torch.int64)] * 2)
+    with pytest.raises(IndexError):
+        model(torch.zeros(1, 3, dtype=torch.int64))
+    with pytest.raises((IndexError, EdbcError)):
+        net([torch.zeros(1, 3, dtype=torch.int64)])
 
 
 def test_sizes_of_a_side_that_is_known_are_not_recorded_anew(made: Callable[..., nn.Module]) -> None:
