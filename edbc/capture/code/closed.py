@@ -46,7 +46,7 @@ import linecache
 import math
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
@@ -80,7 +80,8 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
 _DECORATORS = frozenset(("property", "staticmethod"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
-    torch.LongTensor, collections.OrderedDict, collections.defaultdict, collections.deque,
+    torch.LongTensor, torch.sparse.FloatTensor, torch.Size, collections.OrderedDict, collections.defaultdict,
+    collections.deque,
 )  # fmt: skip
 """Of torch, and of those that hold what they are given, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
@@ -499,6 +500,8 @@ class _Reading:
             self._attribute(node)
         elif isinstance(node, ast.Call) and _is_named(node.func, "isinstance"):
             self.visit(node.args[0])  # the classes only tell
+        elif isinstance(node, ast.Call) and _is_named(node.func, "type") and len(node.args) == 1:
+            self.visit(node.args[0])
         elif isinstance(node, ast.Call) and self._gets_attribute(node):
             self._got(node)
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
@@ -783,7 +786,18 @@ def _definition_of(function: Any, code: CodeType) -> ast.FunctionDef | None:
     definition = tree.body[0].body[0] if isinstance(tree.body[0], ast.If) else tree.body[0]
     if not isinstance(definition, ast.FunctionDef) or definition.name != function.__code__.co_name:
         return None
+    _mangle(definition, function.__qualname__.split(".")[:-1])
     return ast.increment_lineno(definition, function.__code__.co_firstlineno - 1 - is_indented)
+
+
+def _mangle(definition: ast.FunctionDef, around: Sequence[str]) -> None:
+    """Let names that are a class's own (`self.__size`) be what they are in its code."""
+    kind = around[-1].lstrip("_") if around else ""
+    for node in ast.walk(definition) if kind and not kind.startswith("<") else ():
+        field = "attr" if isinstance(node, ast.Attribute) else "id"
+        name = getattr(node, field, "")
+        if name.startswith("__") and not name.endswith("__"):
+            setattr(node, field, f"_{kind}{name}")
 
 
 def _definition_of_lambda(function: Any, code: CodeType) -> ast.FunctionDef | None:

@@ -187,6 +187,15 @@ class Net(nn.Module):
     def calls_what_has_variables(self, x: Tensor, name: str) -> Tensor:
         return WITH_VARIABLES[name](x)
 
+    def asks_for_a_type(self, x: Tensor) -> Tensor:
+        return self.private(x) if type(x) == torch.Tensor else x * 2  # noqa: E721
+
+    def private(self, x: Tensor) -> Tensor:
+        return self.__scaled(x, torch.Size((1, SIZE)))
+
+    def __scaled(self, x: Tensor, shape: Any) -> Tensor:
+        return x * x.new_ones(shape)
+
     def calls_what_has_a_list(self, x: Tensor, name: str) -> Tensor:
         return WITH_A_LIST[name](x)
 
@@ -287,7 +296,8 @@ class Net(nn.Module):
 MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
           "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
-          "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables"]  # fmt: skip
+          "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
+          "asks_for_a_type", "private"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
