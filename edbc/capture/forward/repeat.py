@@ -67,6 +67,8 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder) -> tuple[nn.Module
     first instance, and is no difference."""
     shadow, recorder = recording_shadow(view, table)
     recorder.needs_deep_stack, recorder.reads = used.needs_deep_stack, used.reads
+    recorder.read_forwards, recorder.found_forwards = used.read_forwards, used.found_forwards
+    recorder.kept_forwards = used.kept_forwards
     if used.before_books is None and recorder.before_books is not None:
         recorder.keep_books()  # which runs code as written, first
     if used.keeps_books:

@@ -205,3 +205,15 @@ def test_sizes_of_a_side_that_is_known_are_not_recorded_anew(made: Callable[...,
     assert set(recorder.functions) == before
     sizes = [key[1] for key in before if len(key) == 2 and type(key[0]) is tuple and key[0][:2] == (KeptCall, "")]
     assert len(sizes) in (4, 5)
+
+
+def test_a_large_mini_batch_of_known_forwards_is_found(made: Callable[..., nn.Module]) -> None:
+    """All of it is read before any of it is found, which is no sign that forwards are not known."""
+    net = of_model(made(MASKED, scores=MASKS["of ones"]), texts, rounds=1)
+    rng, recorder = Random(2), net._idle[0][1]
+    with torch.no_grad():
+        for count in (3, 400, 3):
+            before = recorder.found_forwards
+            many = (texts(rng) for _ in range(3 * count))  # two words may be a pair
+            net([text for text in many if text.shape[1] > 2][:count])
+            assert recorder.found_forwards == before + count

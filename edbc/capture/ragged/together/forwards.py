@@ -68,6 +68,8 @@ class Forwards:
         self.read: list[tuple[Group, int] | None] = [None] * len(instances)
         """The group of each instance and its place there, once it was asked for."""
         self.groups: list[tuple[Group, list[int]]] = []
+        self.pays = 2 * rec.found_forwards > rec.read_forwards - FEW
+        """Told once, as all instances are read before any is found."""
         self.apart: set[int] = set()
         """Instances that do not fit what is kept for all sizes of their key."""
         self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
@@ -100,7 +102,7 @@ class Forwards:
 
     def __call__(self, instance: Any) -> Any:
         rec, number = self.rec, self.rec.instance
-        if self.runs[number] is None and can_keep(rec) and rec.ragged and self._pays():
+        if self.runs[number] is None and can_keep(rec) and rec.ragged and self.pays:
             group, place = self.of(number)
             key, sizes, is_apart = group.key, None, number in self.apart
             known = NOT_KEPT if key is None else rec.functions.get(key)
@@ -128,7 +130,7 @@ class Forwards:
         forward that is known, fits it, and gets single values from it. O(what they bring)."""
         rec = self.rec
         rec.next_instance(0)
-        if not (can_keep(rec) and rec.ragged and self._pays()):
+        if not (can_keep(rec) and rec.ragged and self.pays):
             return None
         known: list[Any] = [None if key is None else rec.functions.get(key) for key in self.members]
         if not known or not all(type(of_key) is KeptCall and of_key.form is not None for of_key in known):
@@ -178,9 +180,6 @@ class Forwards:
         slots = [slot for k, _ in parts for slot in forms[k].slots]
         return Collected(refs, slots, [forms[k].nest for k, _ in parts], ends[1:], result_ptr=ends)
 
-    def _pays(self) -> bool:
-        return 2 * self.rec.found_forwards > self.rec.read_forwards - FEW
-
     def _first(self, group: Group, place: int, by_sizes: bool, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
         rec = self.rec
@@ -204,7 +203,7 @@ class Forwards:
                 args, begin = (shown.of(instance), instance), rec.place()
                 result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
                 known = rec.functions.get(group.key)
-                known = rec.functions.get((group.key, sizes)) if known is BY_SIZES else known
+                known = rec.functions.get((group.key, sizes)) if known is BY_SIZES or by_sizes else known
                 flat = known.flat(rec, given) if type(known) is KeptCall else None
                 if not isinstance(known, KeptCall) or flat is None:
                     return result
