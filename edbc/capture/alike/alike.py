@@ -36,7 +36,7 @@ import torch
 from torch import nn
 
 from edbc.base.kept import Kept
-from edbc.capture.alike.reading import FLOATS, Column, names, read, tensor_of_array
+from edbc.capture.alike.reading import FLOATS, Column, memory_of, names, read, tensor_of_array
 from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Written, filled_each, needed, written
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
@@ -344,7 +344,8 @@ class Alike:
         if moulds is not None and not self._takes_new and any(map(self._has_new, moulds)):
             moulds = None
         for (of, _), mould in zip(firsts, moulds or (), strict=False):
-            self._moulds.add(self._key(of), mould)
+            if of.pattern in self._patterns:  # more new ones than are kept may have come since
+                self._moulds.add(self._key(of), mould)
         self.looked += FAILED * (moulds is None)
         return moulds is not None
 
@@ -578,10 +579,14 @@ class _Shown(Shown):
         super().__init__(rec)
         self.watch, self.asked, self.place = watch, set(asked), 0
         self.number = {id(leaf): i for i, leaf in enumerate(read.leaves)}
+        self.of_memory = {memory_of(leaf): i for i, leaf in enumerate(read.leaves)}
+        """The same, of leaves that are arrays too."""
 
     def of_tensor(self, item: torch.Tensor) -> Any:
         """See Shown."""
         number = self.number.get(id(item))
+        if number is None and item.dtype in FLOATS:
+            number = self.of_memory[memory_of(item)]
         if number is not None:
             return self.watch.steps[-1].leaves[number]
         if item.dtype is not torch.int64:
@@ -595,9 +600,6 @@ class _Shown(Shown):
         tensor = tensor_of_array(item)
         if tensor is None or (tensor.dtype is not torch.int64 and tensor.dtype not in FLOATS):
             return item
-        if tensor.dtype is not torch.int64:
-            leaves = self.watch.read[self.rec.instance][0].leaves
-            tensor = next(leaf for leaf in leaves if _is_same_memory(leaf, tensor))
         stand_in = self.of_tensor(tensor)
         return item if type(stand_in) is torch.Tensor else Array(item, stand_in)
 
@@ -610,7 +612,3 @@ class _Shown(Shown):
         """See Shown."""
         self.place += 1
         return value if self.place - 1 in self.asked else Real(self.rec, self.watch, self.place - 1, value)
-
-
-def _is_same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return (one.data_ptr(), one.shape, one.dtype) == (other.data_ptr(), other.shape, other.dtype)

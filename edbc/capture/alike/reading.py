@@ -7,7 +7,8 @@ Definitions.
     leaves but plain values.
 (2) An instance is *keyed* when it is a nest of tuples, lists, dicts and objects (`code.closed.Closed.fields`) of
     leaves, numbers and plain values. Its *pattern* says all of that but for the numbers, and of a leaf its shape, its
-    dtype, and which earlier one it is.
+    dtype, and which earlier one it is. Which earlier one an object is it says too: forward may look for it in a list,
+    or look something up by it. Arrays that show the same memory are one leaf.
 (3) A *column* is what stands in one place of many nests. Items of one class are taken apart together, by calls that
     loop in C, where a function that calls itself for each part took two to three times as long. What is found of an
     item does not depend on the others, but that a nest as large as many, or deep, is not keyed.
@@ -16,6 +17,7 @@ Definitions.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from edbc.capture.standins.nests import is_named
+from edbc.capture.standins.nests import is_named, places_once
 from edbc.capture.standins.standin import PLAIN
 
 DEEPEST = 8
@@ -55,34 +57,52 @@ class Column(NamedTuple):
     """None where no item has any."""
     numbers: Sequence[Sequence[Any]] | None = None
     """The same, in the order of the items' parts."""
+    objects: Sequence[Sequence[int]] | None = None
+    """The same, of the addresses of objects."""
 
 
 def read(instances: Sequence[Any], fields: Fields, leaves_masks: bool = True) -> Column:
     """The instances of a mini-batch; each leaf of one once. Linear in the items of their nests."""
     leaf_dtypes = FLOATS | {torch.bool} if leaves_masks else FLOATS
-    found = _Reader(fields, 4 * MOST_ITEMS * max(len(instances), 1), leaf_dtypes).column(instances, DEEPEST)
+    reader = _Reader(fields, 4 * MOST_ITEMS * max(len(instances), 1), leaf_dtypes)
+    found = reader.column(instances, DEEPEST)
     dtype, leaves, numbers = torch.get_default_dtype(), found.leaves, found.numbers
     patterns: Any = [*zip(itertools.repeat(dtype), found.patterns, strict=False)]
     if None in found.patterns:
         patterns = [pattern if pattern[1] is not None else None for pattern in patterns]
+    if found.objects is not None:
+        patterns = [*map(_with_objects, patterns, found.objects)]
     if leaves is not None and (most := max(map(len, leaves))) > 1:
-        addresses = [*map(id, itertools.chain.from_iterable(leaves))]
+        address = memory_of if reader.has_arrays else id
+        addresses = [*map(address, itertools.chain.from_iterable(leaves))]
         if most > MOST_LEAVES or len({*addresses}) < len(addresses):
-            patterns, leaves = zip(*map(_with_each_once, patterns, leaves), strict=True)
+            each_once = map(_with_each_once, patterns, leaves, itertools.repeat(address))
+            patterns, leaves = zip(*each_once, strict=True)
     if numbers is not None and max(map(len, numbers)) > MOST_ITEMS:
         patterns = [pattern if len(of) <= MOST_ITEMS else None for pattern, of in zip(patterns, numbers, strict=True)]
     return Column(patterns, leaves, numbers)
 
 
-def _with_each_once(pattern: Any, leaves: Sequence[torch.Tensor]) -> tuple[Any, Sequence[torch.Tensor]]:
+def _with_objects(pattern: Any, addresses: Sequence[int]) -> Any:
+    """A pattern that says which objects are one, where some are."""
+    places = places_once(addresses)
+    return (*pattern, object, *places) if pattern and places else pattern
+
+
+def memory_of(leaf: torch.Tensor) -> Any:
+    """What tells the memory that a leaf shows from other memory."""
+    return leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype
+
+
+def _with_each_once(pattern: Any, leaves: Sequence[torch.Tensor],
+                    address: Callable[[torch.Tensor], Any]) -> tuple[Any, Sequence[torch.Tensor]]:  # fmt: skip
     """A pattern that says which leaves are one, and each of them once."""
-    once = {id(leaf): leaf for leaf in leaves}
+    once = {address(leaf): leaf for leaf in leaves}
     if len(once) > MOST_LEAVES:
         return None, leaves
     if len(once) == len(leaves):
         return pattern, leaves
-    places = {one: place for place, one in enumerate(once)}
-    return pattern and (*pattern, *[places[id(leaf)] for leaf in leaves]), tuple(once.values())
+    return pattern and (*pattern, *places_once([*map(address, leaves)])), tuple(once.values())
 
 
 class _Reader:
@@ -90,6 +110,7 @@ class _Reader:
 
     def __init__(self, fields: Fields, most: int, leaf_dtypes: frozenset[torch.dtype]):
         self.fields, self.most, self.leaf_dtypes = fields, most, leaf_dtypes
+        self.has_arrays = False
 
     def column(self, items: Sequence[Any], depth: int) -> Column:
         """Any items. Each kind of pattern begins in its own way."""
@@ -107,6 +128,7 @@ class _Reader:
         if kind in PLAIN:
             return Column([(kind, item) for item in items])
         if kind is np.ndarray:
+            self.has_arrays = True
             return _arrays(items)
         if not depth:
             return _not_keyed(items)
@@ -118,9 +140,13 @@ class _Reader:
         return _not_keyed(items) if fields is None else self.objects(kind, fields, items, depth)
 
     def dicts(self, items: Sequence[Any], depth: int) -> Column:
-        """With keys that are all texts, or all integers."""
+        """With keys that are all texts, or all integers. Others are not compared: they may be tensors."""
         names: list[Any] = [*map(tuple, items)]
-        if {*map(type, itertools.chain.from_iterable(items))} - {str}:  # 1 and True are equal
+        kinds = {*map(type, itertools.chain.from_iterable(items))}
+        if kinds - {str, int}:
+            are_named = [{*map(type, of)} <= {str, int} for of in names]
+            return _by_group(items, are_named, lambda of: self.dicts(of, depth))
+        if kinds - {str}:
             names = [(*of, *map(type, of)) for of in names]
         if names.count(names[0]) < len(names):
             return _by_group(items, names, lambda of: self.dicts(of, depth))
@@ -138,7 +164,9 @@ class _Reader:
             return _by_group(items, names, lambda of: self.objects(kind, fields, of, depth))
         read = [name for name in names[0] if name in fields]
         columns = [self.column([space[name] for space in spaces], depth - 1) for name in read]
-        return _joined((kind, *read), columns, len(items))
+        found = _joined((kind, *read), columns, len(items))
+        own = [*zip(map(id, items))]
+        return found._replace(objects=own if found.objects is None else [*map(operator.add, own, found.objects)])
 
     def sequences(self, kind: type, items: Sequence[Any], depth: int) -> Column:
         """Tuples and lists."""
@@ -163,8 +191,8 @@ class _Reader:
         patterns: Any = [(kind, *itertools.islice(rest, size)) for size in sizes]
         if None in found.patterns:
             patterns = [None if None in pattern else pattern for pattern in patterns]
-        leaves, numbers = (None if of is None else [*map(_chained, _parts(of, sizes))] for of in found[1:])
-        return Column(patterns, leaves, numbers)
+        others: list[Any] = [of and [*map(_chained, _parts(of, sizes))] for of in found[1:]]
+        return Column(patterns, *others)
 
 
 def _parts(items: Sequence[Any], sizes: Sequence[int]) -> Iterator[Iterator[Any]]:
@@ -188,14 +216,13 @@ def _by_group(items: Sequence[Any], groups: Any, column: Callable[[list[Any]], C
     if len(places) < 2:
         return _not_keyed(items)
     patterns = [None] * len(items)
-    leaves: list[Sequence[torch.Tensor]] = [()] * len(items)
-    numbers: list[Sequence[Any]] = [()] * len(items)
+    others: list[list[Any]] = [[()] * len(items) for _ in Column._fields[1:]]
     for at in places.values():
         found = column([items[place] for place in at])
-        for of, own in zip((patterns, leaves, numbers), found, strict=True):
+        for of, own in zip((patterns, *others), found, strict=True):
             for place, one in zip(at, own or (), strict=False):
-                of[place] = one  # type: ignore[index]
-    return Column(patterns, leaves if any(leaves) else None, numbers if any(numbers) else None)
+                of[place] = one
+    return Column(patterns, *[of if any(of) else None for of in others])
 
 
 def _joined(head: Any, columns: Sequence[Column], count: int) -> Column:
@@ -206,8 +233,8 @@ def _joined(head: Any, columns: Sequence[Column], count: int) -> Column:
     patterns: Any = [*zip(itertools.repeat(head), *of_parts, strict=False)]
     if any(None in of for of in of_parts):
         patterns = [None if None in pattern else pattern for pattern in patterns]
-    leaves, numbers = [c.leaves for c in columns if c.leaves], [c.numbers for c in columns if c.numbers]
-    return Column(patterns, _together(leaves), _together(numbers))
+    of_columns = zip(*[column[1:] for column in columns], strict=True)
+    return Column(patterns, *[_together([*filter(None, of)]) for of in of_columns])
 
 
 def _together(columns: Sequence[Sequence[Sequence[Any]]]) -> Sequence[Sequence[Any]] | None:

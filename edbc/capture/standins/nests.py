@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -55,3 +55,12 @@ def is_named(kind: Any) -> bool:
     fields = getattr(kind, "_fields", None)
     public = {name for name in vars(kind) if not name.startswith("_")}
     return kind.__mro__ == (kind, tuple, object) and fields is not None and public == set(fields)
+
+
+def places_once(addresses: Sequence[Any]) -> tuple[int, ...]:
+    """Which of several things each is, in the order in which they come first; nothing where none comes twice."""
+    once = dict.fromkeys(addresses)
+    if len(once) == len(addresses):
+        return ()
+    places = {one: place for place, one in enumerate(once)}
+    return tuple([places[one] for one in addresses])

@@ -23,6 +23,8 @@ class Shown:
         self.rec = rec
         self.made: list[tuple[Any, list[Any]]] = []
         """Lists and dicts, and what stands in them."""
+        self.objects: dict[int, Any] = {}
+        """Copies by the addresses of objects: of one that an instance has in two places there is one."""
 
     def of_tensor(self, item: torch.Tensor) -> Any:
         """What stands for a tensor."""
@@ -79,7 +81,7 @@ class Shown:
         for name, value in vars(item).items():
             if name in fields:
                 object.__setattr__(copy, name, self.of_size(value) if type(value) is int else self.of(value))
-        return copy
+        return self.objects.setdefault(id(item), copy)  # also what is there already is gone through, as it is read
 
     def require_unchanged(self) -> None:
         """Raise CannotKeep where forward has changed a list or dict of the instance."""

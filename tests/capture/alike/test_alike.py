@@ -243,6 +243,84 @@ def test_one_tensor_twice_is_not_two_equal_ones() -> None:
     assert net.alike.found > 12
 
 
+class Once(nn.Module):
+    """Looks for objects in a list, or something up by them."""
+
+    def __init__(self, rows: bool) -> None:
+        super().__init__()
+        self.up = Pooled() if rows else nn.Linear(SIZE, SIZE)
+
+    def forward(self, item: Any) -> Any:
+        kind, nodes = item
+        h, known = torch.zeros(SIZE), {} if kind == "dict" else []
+        for node in nodes:
+            if node in known:
+                h = h * 2
+            elif kind == "dict":
+                known[node] = self.up(node.x)
+                h = h + known[node]
+            else:
+                known.append(node)
+                h = h + self.up(node.x) * (1 + known.index(node))
+        return h
+
+
+class Vertex:
+    def __init__(self, x: torch.Tensor):
+        self.x = x
+
+
+@pytest.mark.parametrize("kind", ["dict", "list"])
+@pytest.mark.parametrize("rows", [False, True])
+def test_one_object_twice_is_not_two_equal_ones(kind: str, rows: bool) -> None:
+    """Which objects are one is part of the key, and forward gets as many; where they are read for rows too."""
+
+    def item(rng: Random) -> Any:
+        x = vector(rng, rng.randint(2, 5), SIZE) if rows else vector(rng)
+        nodes = [Vertex(x), Vertex(x.clone() if rows else x), Vertex(x + 1)]
+        return kind, [nodes[i] for i in rng.choice([(0, 1, 2), (0, 0, 2), (0, 1, 0), (2, 1, 2)])]
+
+    net = bound(seeded(lambda: Once(rows)), drawn(item, 0, 12), rows=rows)
+    assert bool(net.view.ragged) == rows
+    for seed in range(1, 6):
+        require_eager(net, drawn(item, seed, 12))
+    assert rows or net.alike.found > 36
+
+
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.up(x).sum(0)
+
+
+def test_dicts_by_what_is_not_to_be_compared() -> None:
+    """Tensors as keys are compared by nobody."""
+
+    class Values(OfOne):
+        def forward(self, item: Any) -> Any:
+            return sum(self.up(x) for x in item.values())
+
+    def item(rng: Random) -> Any:
+        return {vector(rng): vector(rng)}
+
+    for rows in (False, True):
+        net = bound(seeded(Values), drawn(item, 0), rows=rows)
+        require_eager(net, drawn(item, 1))
+
+
+def test_more_new_patterns_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose pattern has gone again leaves no mould that serves all others."""
+    net = of_net(seeded(TwoOfThem), lambda rng: (vector(rng), vector(rng)))
+    monkeypatch.setattr(net.alike._patterns, "most", 2)
+    for count in (3, 4, 3):
+        found = net.alike.capture([(vector(Random(i)), torch.ones(i + 1, SIZE)) for i in range(count)])
+        assert found is None
+        assert None not in net.alike._moulds
+
+
 def test_equal_plain_values_of_other_kinds_are_other_keys() -> None:
     """1, 1.0 and True are equal, 0.0 and -0.0 too."""
     net = of_net(seeded(Makes), vector)
@@ -1005,6 +1083,26 @@ def arrays(kind: str) -> Any:
         return item | {"mask": mask} if kind == "mask" else item
 
     return make
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_arrays_that_show_one_memory_are_not_two_equal_ones(seed: int) -> None:
+    """Arrays, other arrays of their memory, and tensors of it."""
+
+    class OfAll(OfOne):
+        def forward(self, item: Any) -> Any:
+            a, b, c = item
+            return self.up(torch.from_numpy(a)) + 2 * torch.from_numpy(b) * c
+
+    def item(rng: Random) -> Any:
+        x, y = vector(rng), vector(rng)
+        kinds = (lambda: x.numpy(), lambda: x.numpy()[:], lambda: y.numpy())
+        return rng.choice(kinds)(), rng.choice(kinds)(), rng.choice([x, y, x.view(SIZE)])
+
+    net = bound(seeded(OfAll), drawn(item, 10 + seed, 3))
+    for part in range(4):
+        require_eager(net, drawn(item, 20 + 10 * seed + part, 8))
+    assert net.alike.found > 8
 
 
 @pytest.mark.parametrize("kind", ARRAYS)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from edbc.capture.alike.reading import DEEPEST, FLOATS, MOST_ITEMS, MOST_LEAVES, Column, read
@@ -31,9 +31,14 @@ def fields(kind: type) -> frozenset[str] | None:
     return frozenset(("word", "children")) if kind in (Node, SimpleNamespace) else None
 
 
-def told(item: Any, leaves: list[Any], numbers: list[Any], masks: bool, depth: int = DEEPEST) -> Any:
+def shows(leaf: torch.Tensor) -> Any:
+    return leaf.data_ptr(), leaf.shape, leaf.stride(), leaf.dtype
+
+
+def told(item: Any, leaves: list[Any], numbers: list[Any], masks: bool, depth: int = DEEPEST,
+         objects: list[Any] | None = None) -> Any:  # fmt: skip
     """What tells an item from others; None for one that is not keyed. The reference. Masks are leaves or not."""
-    kind = type(item)
+    kind, objects = type(item), [] if objects is None else objects
     if kind is np.ndarray:
         of_array = told(torch.from_numpy(item), leaves, numbers, False)
         return of_array and ("array", of_array)
@@ -41,7 +46,7 @@ def told(item: Any, leaves: list[Any], numbers: list[Any], masks: bool, depth: i
         if item.requires_grad or item.is_sparse or item.is_complex():
             return None
         if item.dtype in FLOATS or (masks and item.dtype is torch.bool):
-            same = [i for i, leaf in enumerate(leaves) if leaf is item]
+            same = [i for i, leaf in enumerate(leaves) if shows(leaf) == shows(item)]
             leaves += [] if same else [item]
             return "leaf", item.dtype, item.shape, item.stride() if not item.is_contiguous() else (), *same
         if item.numel() > MOST_ITEMS:
@@ -64,12 +69,16 @@ def told(item: Any, leaves: list[Any], numbers: list[Any], masks: bool, depth: i
     elif fields(kind) is None:
         return None
     else:
-        names = tuple(name for name in vars(item) if name in ("word", "children"))
-        parts = [vars(item)[name] for name in names]
-    found = [told(part, leaves, numbers, masks, depth - 1) for part in parts]
+        same = [i for i, other in enumerate(objects) if other is item]
+        objects.append(item)
+        names = *same[:1], *[name for name in vars(item) if name in ("word", "children")]
+        parts = [value for name, value in vars(item).items() if name in names]
+    found = [told(part, leaves, numbers, masks, depth - 1, objects) for part in parts]
     return None if None in found else (kind, names, *found)
 
 
+ONE, ARRAY = Node(1), np.array([1.0, 2.0])
+SHOWN = torch.from_numpy(ARRAY)
 SHARED = [torch.ones(2), torch.ones(2), torch.ones(2, 2)]
 PLAIN = st.sampled_from([0, 1, 1.0, 0.0, -0.0, True, False, None, "a", "1"])
 TENSORS = st.sampled_from(
@@ -91,6 +100,10 @@ TENSORS = st.sampled_from(
         np.array([1.0, 2.0]),
         np.array([1, 2]),
         np.array([[1, 2]]),
+        {torch.ones(2): 1},
+        {torch.ones(2): 1},
+        Node("a", [0.5]),
+        Node("a", [0.5]),
     ]
 )
 INTEGERS, REALS = st.lists(st.integers(0, 3), max_size=3), st.lists(st.sampled_from([0.0, -0.0, 0.5]), max_size=3)
@@ -122,6 +135,8 @@ def without_arrays(found: Any) -> Any:
     return None if found is None else (found[0], len(found[1]), found[2])
 
 
+@example(instances=[[ONE, ONE], [ONE, Node(1)], [Node(1), Node(1)], [{"a": ONE}, (ONE, 1)]], masks=True)
+@example(instances=[(ARRAY, ARRAY, SHOWN), (ARRAY, SHOWN, ARRAY + 1), (ARRAY, ARRAY + 1, SHOWN)], masks=True)
 @given(instances=st.lists(NESTS, min_size=1, max_size=6), masks=st.booleans())
 @settings(max_examples=400)
 def test_columns_find_what_a_recursive_reader_finds(instances: list[Any], masks: bool) -> None:

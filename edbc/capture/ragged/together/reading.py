@@ -5,7 +5,8 @@ Definitions.
 (1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of them,
     two vectors. An instance is keyed when it is a nest of tuples, lists, dicts and objects with leaves and plain
     constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. Of an object that is what
-    closed code may read of it (`code.closed.Closed.fields`); an integer there that is a leaf's size is that size.
+    closed code may read of it (`code.closed.Closed.fields`), and which earlier one it is; an integer there that is a
+    leaf's size is that size.
 (2) A *group* are instances of one key. What stands in one place of all their nests is a *column*, looked at by calls
     that loop in C. Instances are taken for one group until a column shows that they are not; then they are read anew,
     those that are equal there together. So what is found of an instance does not depend on others.
@@ -24,7 +25,7 @@ from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import Numbers
 from edbc.capture.ragged.symbols import MOST_VECTORS, Size, along_of
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.standins.nests import is_named
+from edbc.capture.standins.nests import is_named, places_once
 from edbc.capture.standins.standin import PLAIN
 
 if TYPE_CHECKING:
@@ -92,11 +93,15 @@ class _Reader:
         self.sizes: list[Sequence[int]] = []
         self.integers: list[tuple[int, Sequence[int]]] = []
         """Of objects: where they stand in the parts."""
+        self.addresses: list[Sequence[int]] = []
+        """Of objects."""
 
     def group(self, instances: Sequence[Any]) -> Group:
         """The group. Raises _Differ and _NotKeyed."""
         self.column(instances, 0)
         parts, found = self.parts, []
+        if self.addresses:
+            parts += _one([places_once(of) for of in zip(*self.addresses, strict=True)])
         for place, values in self.integers:
             which = [next((k for k, size in enumerate(of) if size == value), -1) if value > 1 else -1
                      for value, *of in zip(values, *self.sizes, strict=True)]  # fmt: skip
@@ -122,10 +127,9 @@ class _Reader:
         if kind is tuple or kind is list or kind is dict or is_named(kind):
             parts += kind, _one([*map(len, items)])
             if kind is dict:
-                names = _one([*map(tuple, items)])
-                if {str} != set(map(type, names)):
+                if not _one([{str} == {*map(type, item)} for item in items]):  # tensors are not to be compared
                     raise _NotKeyed
-                parts += names
+                parts += _one([*map(tuple, items)])
                 items = [item.values() for item in items]
             for column in zip(*items, strict=True):
                 self.column(column, depth + 1)
@@ -151,6 +155,7 @@ class _Reader:
         """Objects of a class: what code may read of them."""
         parts, spaces = self.parts, [*map(vars, items)]
         parts += kind, None
+        self.addresses.append([*map(id, items)])
         names = _one([tuple([name for name in space if name in fields]) for space in spaces])
         for name in names:
             values = [space[name] for space in spaces]
