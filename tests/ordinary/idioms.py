@@ -431,3 +431,51 @@ class StateOfAnotherTime(nn.Module):
         for word in words:
             h, c = self.cell(self.words(torch.tensor([word])), (h, c))
         return h.squeeze(0)
+
+
+def padded(rng: Random) -> torch.Tensor:
+    """Words of a sentence, as a mini-batch of one, and zeros behind them."""
+    words = [1 + rng.randrange(VOCAB - 1) for _ in range(rng.randint(2, 7))]
+    return torch.tensor([words + [0] * rng.randint(0, 3)])
+
+
+@program(padded)
+class SizesThatAreTensors(nn.Module):
+    """A length that is a tensor, in the place of a size: attention to the words before the padding."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.aspect = nn.Embedding(VOCAB, size), nn.Parameter(torch.randn(1, size))
+        self.score = nn.Linear(2 * size, 1)
+
+    def forward(self, words):
+        length = (words != 0).sum(-1).max()
+        h = torch.tanh(self.words(words)).narrow(1, 0, length)
+        aspect = self.aspect.tanh().unsqueeze(1).expand(-1, length, -1)
+        weights = F.softmax(self.score(torch.cat((h, aspect), dim=-1)).view(1, length), dim=-1)
+        return torch.bmm(weights.unsqueeze(1), h).squeeze(1), h.mean(1, keepdim=True).repeat(1, length, 1)
+
+
+@program(padded)
+class DecodedIntoLongs(nn.Module):
+    """The best path of a chain, written into an integer tensor that is made of its sizes alone."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.out = nn.Embedding(VOCAB, size), nn.Linear(size, LABELS)
+        self.moves = nn.Parameter(torch.randn(LABELS, LABELS))
+
+    def forward(self, words):
+        scores = self.out(self.words(words)).transpose(0, 1)
+        best, back = scores[0], []
+        for score in scores[1:]:
+            best, previous = (best.unsqueeze(2) + self.moves).max(1)
+            best = best + score
+            back.append(previous)
+        path = torch.autograd.Variable(torch.LongTensor(len(scores), 1))
+        pointer = best.max(1)[1]
+        path[-1] = pointer.detach()
+        for i in range(len(back) - 1, -1, -1):
+            pointer = torch.gather(back[i], 1, pointer.contiguous().view(1, 1))
+            path[i] = pointer.detach().view(1)
+        return best, path.transpose(1, 0)

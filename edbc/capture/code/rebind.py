@@ -16,8 +16,8 @@ What a copy calls instead:
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
 (8) of `len` and `torch.arange`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
-(9) of `torch.Tensor(n, m)` and `torch.FloatTensor(n, m)`, which no override reaches, and of `torch.empty`: zeros, as
-    what memory holds by chance is no graph that comes twice;
+(9) of `torch.Tensor(n, m)`, `torch.LongTensor(n, m)` and their like, which no override reaches, and of `torch.empty`:
+    zeros, as what memory holds by chance is no graph that comes twice;
 (10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
 (11) of `super`: one whose methods are copies;
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
@@ -62,7 +62,6 @@ _OF_CLASSES = frozenset(
 """Methods that make and keep an object rather than compute."""
 _AROUND = (torch.nn.functional.sigmoid, torch.nn.functional.tanh, torch.nn.functional.hardsigmoid,
            torch.nn.functional.hardswish)  # fmt: skip
-_CLASSES: dict[Any, torch.dtype | None] = {torch.Tensor: None, torch.FloatTensor: torch.float32}
 
 
 class Copies:
@@ -163,14 +162,12 @@ class Copies:
             return _range
         if found is torch.autograd.Variable:
             return _variable
-        if found is torch.LongTensor:
-            return _longs
         if found is torch.from_numpy:
             return tensor_of_array
-        if found is torch.Tensor or found is torch.FloatTensor:
-            return _of_sizes(found)
-        if isinstance(found, type(torch.FloatTensor)) and found.is_sparse:
-            return _of_sparse(found)
+        if found is torch.Tensor:
+            return _of_sizes(found, None)
+        if isinstance(found, type(torch.FloatTensor)) and (found.is_sparse or not found.is_cuda):
+            return _of_sparse(found) if found.is_sparse else _of_sizes(found, found.dtype)
         if found is super:
             return self._super
         if any(found is maker for maker in MAKERS):
@@ -347,22 +344,17 @@ def _range(*args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **r
 
 
 @cache
-def _of_sizes(kind: Any) -> Callable[..., Any]:
-    """(9)."""
-    zeros = _of_maker(torch.zeros)
+def _of_sizes(kind: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
+    """(9), and (12)."""
+    zeros, constructor = _of_maker(torch.zeros), _of_constructor(torch.tensor)
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        is_of_sizes = bool(args) and not kwargs and all(type(size) is int for size in args)
-        return zeros(*args, dtype=_CLASSES[kind]) if is_of_sizes else kind(*args, **kwargs)
+        if args and not kwargs and all(type(size) is int for size in args):
+            return zeros(*args, dtype=dtype)
+        is_of_numbers = len(args) == 1 and not kwargs and (type(args[0]) is list or isinstance(args[0], Symbol))
+        return constructor(args[0], dtype=dtype) if dtype is torch.int64 and is_of_numbers else kind(*args, **kwargs)
 
     return make
-
-
-def _longs(*args: Any, **kwargs: Any) -> Any:
-    """(12)."""
-    if len(args) == 1 and not kwargs and (type(args[0]) is list or isinstance(args[0], Symbol)):
-        return _of_constructor(torch.tensor)(args[0], dtype=torch.int64)
-    return torch.LongTensor(*args, **kwargs)
 
 
 @cache

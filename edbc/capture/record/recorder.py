@@ -70,6 +70,7 @@ from edbc.capture.record.special import (
     selected,
     special,
     view,
+    with_numbers,
     without_gradient,
 )
 from edbc.capture.record.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
@@ -1406,12 +1407,18 @@ class Recorder:
             by_shape = key_by_shape(func, template, slots, self.tracer.shared)
             result: Any = KNOWN.get(by_shape)
             if result is None:
+                failure = None
                 with Dispatched() as dispatched:
                     try:
                         result = run_on_meta(func, template, slots, self.shared_meta)
-                    except Exception:
+                    except Exception as error:
                         if not dispatched.shape_by_value or name in NO_VALUES:
-                            raise
+                            failure = error
+                if failure is not None:
+                    counted = with_numbers(args[:1], args[1:], kwargs)
+                    if counted is None:
+                        raise failure
+                    return self.function(func, *counted, name)
                 if dispatched.shape_by_value and name not in NO_VALUES:
                     return by_values(self, func, name, args, kwargs)
                 if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):

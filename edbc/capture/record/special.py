@@ -80,6 +80,29 @@ def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs
     return read_function(func, args, kwargs)
 
 
+def with_numbers(
+    first: tuple[Any, ...], rest: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Arguments and keywords in which tensors of one whole number are read, as torch does where it takes a size
+    (`h.expand(count, -1)`); None where there are none. The first argument is what a function is of."""
+    if not any(map(_is_count, flat(rest, kwargs))):
+        return None
+    return (*first, *_counted(rest)), _counted(kwargs)
+
+
+def _is_count(item: Any) -> bool:
+    is_one = isinstance(item, torch.Tensor) and item.ndim == 0
+    return is_one and not (item.dtype is torch.bool or item.is_floating_point() or item.is_complex())
+
+
+def _counted(item: Any) -> Any:
+    if type(item) in (tuple, list):
+        return type(item)([_counted(each) for each in item])
+    if type(item) is dict:
+        return {key: _counted(value) for key, value in item.items()}
+    return int(item) if _is_count(item) else item
+
+
 def _as_numbers(item: Any) -> tuple[Any, ...]:
     """What an index means in whole numbers: a mask is those of what it shows."""
     is_mask = isinstance(item, torch.Tensor) and item.dtype in rules.MASKS
