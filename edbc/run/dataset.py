@@ -23,8 +23,10 @@ import operator
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -45,6 +47,13 @@ WORKERS, ITEMS = 64, 62
 """Workers that note what they are at, and how many items each notes at most."""
 _ALL: WeakSet[Posts] = WeakSet()
 _listening = threading.Event()
+_NUMBA = tuple(
+    folder + os.sep
+    for name in ("numba", "llvmlite")
+    for folder in find_spec(name).submodule_search_locations or ()  # type: ignore[union-attr]
+)
+AGAIN_S = 0.05
+"""Until a handler that came at a bad moment comes again."""
 
 
 class CapturedDataset(Dataset[Any]):
@@ -270,8 +279,23 @@ def _listen() -> None:
     inner = signal.getsignal(signal.SIGCHLD)
     if not callable(inner):
         return
+    signal.signal(signal.SIGCHLD, _telling(inner))
+    _listening.set()
 
-    def handler(number: int, frame: Any) -> None:
+
+def _telling(inner: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
+    """A handler around another one. Where numba is at work it comes again later: an exception in the middle of that
+    leaves a process that compiles nothing any more."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        at = frame
+        while at is not None:
+            if at.f_code.co_filename.startswith(_NUMBA):
+                again = threading.Timer(AGAIN_S, os.kill, (os.getpid(), number))
+                again.daemon = True
+                again.start()
+                return
+            at = at.f_back
         try:
             inner(number, frame)
         except RuntimeError as error:
@@ -280,8 +304,7 @@ def _listen() -> None:
                     error.add_note(_told(pid, items))
             raise
 
-    signal.signal(signal.SIGCHLD, handler)
-    _listening.set()
+    return handler
 
 
 def _told(pid: int, items: Sequence[int]) -> str:

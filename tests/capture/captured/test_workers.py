@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numba.core.dispatcher as module_numba
 import pytest
 import torch
 from every_kind import EveryKind, gradients, sentences, tensors, told
@@ -28,6 +30,7 @@ import edbc
 from edbc import Captured, CapturedDataset, collate
 from edbc.errors import EdbcError, InputError, SlowTransfer
 from edbc.run import workers as module
+from edbc.run.dataset import _telling as telling
 from edbc.run.modelfile import import_model_file
 from edbc.run.workers import CapturedBatch, weightless
 
@@ -263,6 +266,28 @@ def test_what_a_killed_worker_was_at_is_known(items: Items, expected: list[int],
     (note,) = [line for line in lines if "edbc: worker" in line]
     assert f"worker {pid} was at item" in note
     assert re.findall(r"\d+", note.partition("was at")[2]) == list(map(str, expected))
+
+
+def test_a_death_is_not_told_where_numba_is_at_work() -> None:
+    """An exception there would leave a process that compiles nothing; it is told a moment later."""
+    told: list[int] = []
+
+    def tell(number: int, frame: Any) -> None:
+        told.append(number)
+        raise RuntimeError("a worker died")
+
+    within = compile("def at_work(die):\n    die()\n    return 'done'\n", f"{module_numba.__file__}", "exec")
+    scope: dict[str, Any] = {}
+    exec(within, scope)
+    before = signal.signal(signal.SIGCHLD, telling(tell))
+    try:
+        assert scope["at_work"](lambda: signal.raise_signal(signal.SIGCHLD)) == "done"
+        assert not told
+        with pytest.raises(RuntimeError, match="a worker died"):
+            time.sleep(10)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert told == [signal.SIGCHLD]
 
 
 def test_workers_that_have_ended_are_at_nothing() -> None:
