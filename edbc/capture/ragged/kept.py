@@ -531,7 +531,8 @@ class _Keeping:
         if op == EACH:
             leader = parameters[2]
             if leader >= 0:
-                self.equal |= {(counts[leader], c) for c in counts if c is not None and c != counts[leader]}
+                several = [c for c in counts if c is not None and size_of(c, self.more) != 1]  # one is of all rows
+                self.equal |= {(counts[leader], c) for c in several if c != counts[leader]}
             return draft.each(parameters[0], parameters[1], own, leader)
         if op == GROUP:
             self.equal |= {(counts[1], counts[2])} if counts[1] != counts[2] else set()

@@ -139,6 +139,15 @@ class Columns(Closed):
         return self.out((h + torch.zeros_like(h).index_add(0, target, h[source])).amax(0))
 
 
+class Parts(Closed):
+    """Columns of rows that the instance brings: where they stand is the same number for all rows."""
+
+    def forward(self, graph):
+        x, _ = graph
+        h = torch.relu(self.up(x))
+        return self.out((h * x[:, :1]).sum(0)) * x[:, 1].sum()
+
+
 class Unpacks(Closed):
     def forward(self, graph):
         x, (source, target) = graph
@@ -264,7 +273,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-    (RecursFrom, sentence), (Places, sentence),
+    (RecursFrom, sentence), (Places, sentence), (Parts, graph),
 ]  # fmt: skip
 
 
@@ -385,7 +394,7 @@ def test_extent_is_least_and_greatest(numbers: list[int]) -> None:
     assert tuple(found) == ((min(numbers), max(numbers)) if numbers else (0, -1))
 
 
-@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Recurs, sentence)])
+@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Recurs, sentence), (Parts, graph)])
 def test_known_forwards_are_recorded_at_once(kind: type[Closed], make: Callable[[Random], Any],
                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Instances of which nothing is new are not gone through one after the other; results stand where they stood."""
