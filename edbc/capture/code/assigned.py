@@ -6,6 +6,9 @@ Definitions.
 (2) A unit *mentions* names: of variables other than arguments, of attributes, and texts that are names.
 (3) Units that *make* the model are those of MAKES, what files do, and all that these mention. What they assign stands
     before anything is recorded. A function that they mention without calling it may be kept for forward to call.
+    Names of variables that they declare `global` are assigned too, as GLOBAL says, and what names lists and dicts that
+    they change, as ITEMS says: by an attribute, by a variable that was given one, or by no variable of
+    their own. A list that is passed on and changed there is not seen.
 (4) *Reached* are `forward`, methods that Python or a library's class calls by their names, functions that a decorator
     of the user's has, or one that registers them, those that (3) keeps, and all that reached units mention; everything
     where one looks names up that it makes.
@@ -27,6 +30,13 @@ from edbc.base.notebook import cell_texts
 MAKES = ("__init__", "__post_init__", "build")
 """Functions that make a model."""
 ANY = "*"
+GLOBAL, ITEMS = "global ", "items of "
+"""In front of names of variables, and of attributes and variables whose items change."""
+CHANGING = frozenset(
+    "append appendleft extend extendleft insert pop popleft popitem remove discard clear sort reverse rotate update "
+    "add setdefault __setitem__ __delitem__ __iadd__ __next__ send".split()
+)
+"""Methods of lists, dicts, sets and queues that change them; those of tensors with these names do not."""
 _ASSIGN = frozenset("setattr delattr __setattr__ __delattr__ vars exec eval".split())
 _LOOK_UP = frozenset("getattr eval exec globals locals vars methodcaller attrgetter __getattribute__".split())
 """Functions that find what a text names."""
@@ -154,7 +164,7 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = ()) -> _Uni
                 if not (isinstance(inner, ast.Name) and inner.id in local)]  # fmt: skip
     kept = frozenset(text for text, place in mentions if text and place not in called)
     looks_up = any(_looks_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
-    assigned = frozenset() if name in MAKES else frozenset(_assignments(node))
+    assigned = frozenset() if name in MAKES else frozenset({*_assignments(node), *(_changes(node) if name else ())})
     by = frozenset(_called(x.func if isinstance(x, ast.Call) else x) for x in decorators)
     return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by)
 
@@ -189,6 +199,37 @@ def _assignments(node: ast.AST) -> Iterator[str]:
         elif _is_dict_of(child):
             yield ANY
         yield from _assignments(child)
+
+
+def _changes(node: ast.AST) -> Iterator[str]:
+    """What of lists and dicts a unit changes, and which variables outside of it."""
+    given: dict[str, set[str]] = {}
+    own = {inner.arg for inner in ast.walk(node) if isinstance(inner, ast.arg)}
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Global):
+            yield from [GLOBAL + name for name in inner.names]
+        if isinstance(inner, ast.Name) and not isinstance(inner.ctx, ast.Load):
+            own.add(inner.id)
+        if isinstance(inner, ast.Assign | ast.NamedExpr | ast.AnnAssign) and isinstance(inner.value, _TEXT):
+            for target in inner.targets if isinstance(inner, ast.Assign) else [inner.target]:
+                given.setdefault(_called(target), set()).add(_called(inner.value))
+    for inner in ast.walk(node):
+        changed = _changed(inner)
+        if isinstance(changed, ast.Attribute) and not _is_dict_of(changed):
+            yield ITEMS + changed.attr
+        elif isinstance(changed, ast.Name):
+            names = given.get(changed.id, set()) if changed.id in own else {changed.id}
+            yield from [ITEMS + name for name in names]
+
+
+def _changed(node: ast.AST) -> ast.AST | None:
+    """What a node may change the items of."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return node.value
+    if isinstance(node, ast.AugAssign):
+        return node.target
+    is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING
+    return node.func.value if is_call else None  # type: ignore[attr-defined]
 
 
 def _is_dict_of(node: ast.AST) -> bool:

@@ -9,7 +9,8 @@ Definitions.
     (a) its arguments, and what it makes itself;
     (b) of the module that it is a method of: parameters, buffers, other modules whose calls are closed, closed methods,
         and attributes that are absent, or plain (numbers, texts, torch functions, tuples, lists and dicts of them and
-        of modules whose calls are closed) and that no code which forward may reach assigns (`code.assigned`);
+        of modules whose calls are closed) and that no code which forward may reach assigns, or changes the items of
+        (`code.assigned`);
         attributes of those in the same way (`self.config.size`);
     (c) global names, and variables of functions around it, of torch, of `math`, of built-in functions that only
         compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
@@ -55,7 +56,7 @@ import torch
 from torch import nn
 
 from edbc.base.notebook import shown_name
-from edbc.capture.code.assigned import ANY, assigned_in, is_prompt
+from edbc.capture.code.assigned import ANY, CHANGING, GLOBAL, ITEMS, assigned_in, is_prompt
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rewrite import LookUp, LookUps, standing
@@ -88,11 +89,6 @@ _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device,
 _OF_DICTS = frozenset(("get", "keys", "values", "items"))
 MOST_ITEMS = 64
 """Of a dict or list that a look-up compares with what it held."""
-_CHANGING = frozenset(
-    "append appendleft extend extendleft insert pop popleft popitem remove discard clear sort reverse rotate update "
-    "add setdefault __setitem__ __delitem__ __iadd__ __next__ send".split()
-)
-"""Methods of lists, dicts, sets and queues that change them; those of tensors with these names do not."""
 _CLASS = "__class__"
 """The variable that `super()` without arguments reads."""
 _STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
@@ -485,7 +481,7 @@ class _Reading:
         return any(
             (isinstance(node, ast.Subscript | ast.Attribute) and not isinstance(node.ctx, ast.Load))
             or isinstance(node, ast.AugAssign)
-            or (isinstance(node, ast.Attribute) and (node.attr in _CHANGING or is_in_place(node.attr)))
+            or (isinstance(node, ast.Attribute) and (node.attr in CHANGING or is_in_place(node.attr)))
             or (isinstance(node, ast.keyword) and node.arg in ("inplace", "out"))
             for node in ast.walk(self.definition)
         )
@@ -590,6 +586,8 @@ class _Reading:
                 self.refuse(node, f"{name} does more than compute")
             return
         found = namespace.get(name)
+        if GLOBAL + name in self.closed.assigned:
+            self.refuse(node, f"{name} is assigned in code that forward may reach")
         self.closed.note(LookUp(namespace, name, found))
         self._walk(node, ".".join((name, *names)), found, names)
 
@@ -604,6 +602,7 @@ class _Reading:
                 if is_known:
                     return
             elif type(found) is dict and name in _OF_DICTS:
+                text = text.removesuffix(f".{name}")
                 break
             elif isinstance(found, ModuleType) or name in getattr(found, "__dict__", ()):
                 if not isinstance(found, ModuleType):
@@ -661,6 +660,8 @@ class _Reading:
             for item in found:
                 self._require_plain(node, text, item)
         elif type(found) in (dict, list) and _is_of_plain(found):
+            if ITEMS + text.rpartition(".")[2] in self.closed.assigned:
+                self.refuse(node, f"{text}: code that forward may reach changes what is in it")
             content = _Content(found)
             self.closed.note(LookUp(content, "", content.known))  # type: ignore[arg-type]  # `get` is all
             for item in content.known:

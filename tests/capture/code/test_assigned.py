@@ -8,8 +8,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from helpers import bound, seeded
+from torch import nn
 
-from edbc.capture.code.assigned import ANY, assigned_in
+from edbc.capture.code.assigned import ANY, GLOBAL, ITEMS, assigned_in
 
 FILE = """
 import torch
@@ -97,6 +100,104 @@ def test_what_forward_may_call_is_reached(
 ) -> None:
     """By its name anywhere in what is reached, kept by what makes the model, called by Python, torch or a decorator."""
     assert assigned(tmp_path, monkeypatch, **lines) == {"mode"}
+
+
+@pytest.mark.parametrize(("forward", "changed"), [
+    ("self.kept.append(x)", ITEMS + "kept"), ("self.kept[x] = 1", ITEMS + "kept"), ("del self.a.b[x]", ITEMS + "b"),
+    ("kept = self.kept; kept.clear()", ITEMS + "kept"), ("(m := self.kept).update(x); m[x] = 1", ITEMS + "kept"),
+    ("KEPT.append(x)", ITEMS + "KEPT"), ("self.kept += x", ITEMS + "kept"), ("global C; C = 1", GLOBAL + "C"),
+    ("kept = []; kept.append(x)", None), ("x.append(1)", None), ("y = self.kept[x]", None),
+])  # fmt: skip
+def test_lists_and_dicts_that_change(
+    forward: str, changed: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an attribute, a variable that has it, or a variable that is not forward's own; and global names."""
+    found = assigned(tmp_path, monkeypatch, forward=forward)
+    assert {name for name in found if " " in name} == ({changed} if changed else set())
+
+
+COUNT, STACK = 0, list[int]()
+
+
+class Base(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+        self.held, self.table = list[int](), {"depth": 0}
+
+    def scaled(self, x: torch.Tensor, by: int) -> torch.Tensor:
+        return torch.tanh(self.up(x) * by) + torch.sigmoid(x) * by
+
+
+class ByGlobal(Base):
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(x, COUNT)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        global COUNT
+        COUNT = 0
+        for _ in range(3):
+            COUNT += 1
+            x = self.scale(x)
+        return x
+
+
+class ByGlobalList(Base):
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(x, len(STACK))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        STACK.clear()
+        for i in range(3):
+            STACK.append(i)
+            x = self.scale(x)
+        return x
+
+
+class ByList(Base):
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(x, len(self.held))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.held.clear()
+        for i in range(3):
+            self.held.append(i)
+            x = self.scale(x)
+        return x
+
+
+class ByListOfItsOwn(ByList):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = self.held
+        held.clear()
+        for i in range(3):
+            held.append(i)
+            x = self.scale(x)
+        return x
+
+
+class ByDict(Base):
+    def scale(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scaled(x, self.table["depth"] + self.table.get("depth", 0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for depth in range(3):
+            self.table["depth"] = depth
+            x = self.scale(x)
+        return x
+
+
+@pytest.mark.parametrize("kind", [ByGlobal, ByGlobalList, ByList, ByListOfItsOwn, ByDict])
+def test_what_changes_while_forward_runs_is_no_part_of_a_cell(kind: type[Base]) -> None:
+    """A method that reads it is as many as it has values, and forward that changes it is recorded for each instance."""
+    instances = list(torch.randn(6, 4))
+    model = seeded(kind)
+    net = bound(model, instances, "auto")
+    for of in (instances, instances[:1], instances[::-1]):
+        for found, x in zip(net(of), of, strict=True):
+            torch.testing.assert_close(found, model(x))
+    for found, x in zip(net(net.capture_all(instances)), instances, strict=True):
+        torch.testing.assert_close(found, model(x))
 
 
 @pytest.mark.parametrize(
