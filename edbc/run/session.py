@@ -35,7 +35,7 @@ from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
-from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of
+from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of, triangular
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
@@ -241,7 +241,9 @@ class Net:
         self.skeleton = Skeleton(self)
         self.transfers: list[tuple[float, float]] = []
         """Seconds that the first mini-batches took to be captured by workers, and to be checked here."""
-        self.lexicon = Lexicon(self.table, self.view, partial(home_of, self, training_of(model)), self._learn)
+        self._unsteady: set[str] = set()
+        """Buffers that recordings relied on, and that have changed."""
+        self.lexicon = self._new_lexicon(training_of(model))
         self._lock = threading.RLock()
         self.passes = Passes(
             [
@@ -460,10 +462,10 @@ class Net:
         """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances; where
         instances read values, of what comes after `run_segment` has executed what is read. Messages count them from
         `first`."""
+        self._follow_code()
         if type(instances) is CapturedBatch:
             self.view.require_unchanged()
             return batch_capture(self, instances)
-        self._follow_code()
         kinds = set(map(type, instances))
         if CapturedBatch in kinds:
             raise InputError("a mini-batch: expected instances, got a CapturedBatch among them; it is one by itself")
@@ -547,6 +549,15 @@ class Net:
                 self._idle.clear()
                 self._vertex_program = None
                 self.__dict__.pop("alike", None)
+                if self.view.unsteady != self._unsteady:
+                    self._unsteady = set(self.view.unsteady)
+                    self.lexicon = self._new_lexicon(self.lexicon.home.training)
+
+    def _new_lexicon(self, training: str) -> Lexicon:
+        lexicon = Lexicon(self.table, self.view, partial(home_of, self, training), self._learn)
+        if self.view.ragged and triangular(self.model):
+            assert lexicon.home  # of buffers as they are now
+        return lexicon
 
     @cached_property
     def alike(self) -> Alike | None:

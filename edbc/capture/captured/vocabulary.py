@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -33,6 +34,7 @@ from edbc.base.kept import Kept
 from edbc.capture.captured import joinloops
 from edbc.capture.captured.checkloops import Known, facts_of
 from edbc.capture.captured.nesttext import Assignments, is_of_all, nest_in, nest_of, require_text, stacks_in
+from edbc.capture.ragged.whole.runs import triangle_of
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import Source, TypeTable
 from edbc.capture.standins.nests import is_plain
@@ -64,7 +66,8 @@ class Home(NamedTuple):
     code: str
     """Name of the model's class, and a digest of the file that it stands in."""
     structure: str
-    """A digest of its modules, the shapes of its tensors, and its numbers and texts: what its config made of it."""
+    """A digest of its modules, the shapes of its tensors, and its numbers and texts: what its config made of it; and of
+    buffers that are triangles, which a recording may rely on (`CellTracer.relied_on`)."""
     dtype: str
     training: str
     autocast: str
@@ -135,9 +138,15 @@ def _name_of(kind: type) -> str:
     return f"{module}.{kind.__qualname__}"
 
 
+def triangular(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Buffers that may be triangles, with their names."""
+    return [(name, buffer) for name, buffer in model.named_buffers() if buffer.ndim > 1 and not buffer.is_meta]
+
+
 def _structure_of(model: nn.Module) -> str:
     """See `Home.structure`. Attributes that hold anything but plain values are left out."""
     lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict(keep_vars=True).items()]
+    lines += [f"{name} {triangle_of(buffer)!r}" for name, buffer in triangular(model)]
     for path, module in model.named_modules():
         plain = {name: value for name, value in vars(module).items() if name != "training" and is_plain(value)}
         lines.append(f"{path} {type(module).__qualname__} {sorted(plain.items())!r}")

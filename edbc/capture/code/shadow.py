@@ -187,7 +187,7 @@ class ModelView(CellTracer):
         self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
-        self._unsteady: set[str] = set()
+        self.unsteady: set[str] = set()
         """Buffers that were relied on, and have changed."""
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
@@ -356,7 +356,7 @@ class ModelView(CellTracer):
         """See CellTracer."""
         names = _names_behind(ref)
         tensors = {name: self.tensor(name) for name in names}
-        if names & self._unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
+        if names & self.unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
             return None
         for name, tensor in tensors.items():
             self.copies.look_ups.add(LookUp(_Contents(self, tensor), name, True))  # type: ignore[arg-type]
@@ -590,7 +590,7 @@ class _Contents:
         """Whether it is what it was."""
         is_same = self._view.tensor(name) is self._tensor and self._tensor._version == self._version
         if not is_same:
-            self._view._unsteady.add(name)
+            self._view.unsteady.add(name)
         return is_same
 
 

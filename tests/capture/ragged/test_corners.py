@@ -16,7 +16,7 @@ from rowparity import HIDDEN, VOCAB, of_model, require_eager
 from torch import nn
 
 from edbc.capture.ragged.kept import BY_SIZES, KeptCall
-from edbc.errors import EdbcError
+from edbc.errors import EdbcError, StaleError
 from edbc.run.session import Net
 
 LONGEST = 10
@@ -217,3 +217,26 @@ def test_a_large_mini_batch_of_known_forwards_is_found(made: Callable[..., nn.Mo
             many = (texts(rng) for _ in range(3 * count))  # two words may be a pair
             net([text for text in many if text.shape[1] > 2][:count])
             assert recorder.found_forwards == before + count
+
+
+def test_captured_instances_rest_on_the_mask_that_there_was(made: Callable[..., nn.Module]) -> None:
+    """They are refused once the buffer is another one, and so are files of them."""
+    model = made(MASKED, scores=MASKS["of ones"])
+    net = of_model(model, texts, rounds=1)
+    rng = Random(7)
+    plain = [text for text in (texts(rng) for _ in range(30)) if text.shape[1] > 2][:8]
+    captured = net.capture_all(plain)
+    for ours, theirs in zip(net([*captured[:4], *plain[4:]]), map(model, plain), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+    with torch.no_grad():
+        model.ones.fill_(1.0)
+
+    with pytest.raises(StaleError, match="structure"):
+        net(captured)
+    with pytest.raises(StaleError, match="structure"):
+        net([*plain[:2], captured[2]])
+    require_eager(net, model, plain)
+    again = net.capture_all(plain)
+    for ours, theirs in zip(net(again), map(model, plain), strict=True):
+        torch.testing.assert_close(ours, theirs)

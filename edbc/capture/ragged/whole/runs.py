@@ -169,7 +169,7 @@ def cut(rec: Recorder, table: Shared, index: tuple[Any, ...]) -> Pairs | None:
     if not (_is_first(n) and _is_first(m)) or any(type(x) is not slice or x != slice(None) for x in others):
         return None
     buffer = rec.tracer.relied_on(table.ref)
-    told = None if buffer is None else _triangle(buffer)
+    told = None if buffer is None else triangle_of(buffer)
     if buffer is None or told is None:
         return None
     leaves, lengths = Leaves(rec), []
@@ -273,7 +273,7 @@ def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
         return Hole(leaves.add(rows))
     if not ragged and tensor.numel() != 1:
         raise Unfit
-    shape = _triangle(tensor) if ragged else None
+    shape = triangle_of(tensor) if ragged else None
     if shape is not None and all(tensor.shape[d] == 1 for d in range(tensor.ndim - 2)):
         return _of_triangle(sizes, shape, tensor)
     leaves.rec.counted = True
@@ -285,7 +285,7 @@ def _unfit() -> Any:
     raise Unfit
 
 
-def _triangle(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
+def triangle_of(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
     """Diagonal, number up to it and number above, of a matrix that is nothing else."""
     matrix = tensor.reshape(tensor.shape[-2:]) if tensor.numel() == math.prod(tensor.shape[-2:]) else None
     if matrix is None or min(matrix.shape) < 2:
