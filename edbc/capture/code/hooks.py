@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as of_all
 from torch.nn.utils.weight_norm import WeightNorm
 
 from edbc.errors import UnsupportedError
@@ -19,6 +20,8 @@ from edbc.errors import UnsupportedError
 _FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 _ALL = (*_FORWARD, *_BACKWARD)
+_OF_ALL = tuple(getattr(of_all, f"_global{name}") for name in _ALL)
+"""Where hooks of all modules stand."""
 
 
 def hooks_of(module: nn.Module) -> list[dict[int, object]]:
@@ -43,6 +46,17 @@ def computes_weight(module: nn.Module) -> int:
     """How many of a module's hooks are torch's older weight norm, which makes the weight anew for each call. They run
     while recording, and what they make is a function of parameters."""
     return sum(isinstance(hook, WeightNorm) for hook in module._forward_pre_hooks.values())
+
+
+def refuse_hooks_of_all() -> None:
+    """Raise UnsupportedError for a hook of all modules, but for torch's own, which watch."""
+    for hook in [hook for hooks in _OF_ALL for hook in hooks.values()] if any(_OF_ALL) else ():
+        name = getattr(hook, "__qualname__", type(hook).__name__)
+        if not str(getattr(hook, "__module__", "")).startswith("torch."):
+            raise UnsupportedError(
+                f"{name} is a hook of all modules (register_module_forward_hook and its like): expected none, as cells "
+                "and layers run for whole batches at once; register it on the modules that it is for, or remove it"
+            )
 
 
 def refuse_hooks(model: nn.Module, is_node: Callable[[nn.Module], bool]) -> None:

@@ -32,7 +32,7 @@ from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
 from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
 from edbc.capture.code.closed import Closed, methods_of, names_of_cells
-from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse_hooks
+from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse_hooks, refuse_hooks_of_all
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
@@ -299,6 +299,7 @@ class ModelView(CellTracer):
         attributes that forward itself assigns may (eager execution does so on the model). What happens inside an
         attribute (items of a list) is not seen. Names that marked cells read are what they were too.
         """
+        refuse_hooks_of_all()
         if not self._promised.still_hold():
             raise StaleError(
                 f"{self._promised.first_broken()}, which a marked cell reads, means something else than when the model "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -319,6 +320,20 @@ def test_changes_that_leave_as_many_things_are_noticed(change: Any, named: str) 
 
     with pytest.raises(StaleError, match=named):
         view.require_unchanged()
+
+
+def test_hooks_of_all_modules_are_refused_while_they_are_there() -> None:
+    """They would run for no cell and no layer; torch's own watch."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    view = ModelView(model)
+    for function, is_own in ((lambda *_: None, False), (torch.nn.functional.relu, True)):
+        hook = torch.nn.modules.module.register_module_forward_hook(function)
+        try:
+            with nullcontext() if is_own else pytest.raises(UnsupportedError, match="a hook of all modules"):
+                view.require_unchanged()
+        finally:
+            hook.remove()
+    view.require_unchanged()
 
 
 def test_an_exception_of_the_users_code_names_the_instance() -> None:
