@@ -187,6 +187,7 @@ class ModelView(CellTracer):
         self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
+        self._relied: dict[str, _Contents] = {}
         self.unsteady: set[str] = set()
         """Buffers that were relied on, and have changed."""
         self._chosen: dict[type, frozenset[str]] = {}
@@ -360,7 +361,9 @@ class ModelView(CellTracer):
         if names & self.unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
             return None
         for name, tensor in tensors.items():
-            self.copies.look_ups.add(LookUp(_Contents(self, tensor), name, True))  # type: ignore[arg-type]
+            if name not in self._relied or not self._relied[name].get(name):
+                self._relied[name] = _Contents(self, tensor)
+            self.copies.look_ups.add(LookUp(self._relied[name], name, True))  # type: ignore[arg-type]
         return self.shared(ref)
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:

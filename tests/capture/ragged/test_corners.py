@@ -240,3 +240,17 @@ def test_captured_instances_rest_on_the_mask_that_there_was(made: Callable[..., 
     again = net.capture_all(plain)
     for ours, theirs in zip(net(again), map(model, plain), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ["of numbers", "where", "of ones"])
+def test_what_a_mini_batch_rests_on_does_not_grow(name: str, made: Callable[..., nn.Module]) -> None:
+    """Whether forward is kept, or asks for the buffer each time."""
+    net = of_model(made(MASKED, scores=MASKS[name]), texts, rounds=1)
+    rng = Random(4)
+    counts = []
+    for _ in range(3):
+        with torch.no_grad():
+            for _ in range(4):
+                net([texts(rng) for _ in range(6)])
+        counts.append(len(net.view.copies.look_ups))
+    assert counts[0] == counts[-1]
