@@ -361,7 +361,7 @@ MODELS = (
         "A hook would not be called",
         "Hooks on modules see one instance; a batch is many.",
         "Remove it, put it on a parameter, or use torch.nn.utils.parametrizations.",
-        says=("that would not be called",),
+        says=("that would not be called", "is a hook of all modules"),
     ),
     Refusal(
         "E0507",
