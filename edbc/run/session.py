@@ -35,7 +35,7 @@ from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
-from edbc.capture.captured.vocabulary import Lexicon, home_of, training_of, triangular
+from edbc.capture.captured.vocabulary import Home, Lexicon, home_of, training_of, triangular
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
@@ -554,10 +554,10 @@ class Net:
                     self.lexicon = self._new_lexicon(self.lexicon.home.training)
 
     def _new_lexicon(self, training: str) -> Lexicon:
-        lexicon = Lexicon(self.table, self.view, partial(home_of, self, training), self._learn)
-        if self.view.ragged and triangular(self.model):
-            assert lexicon.home  # of buffers as they are now
-        return lexicon
+        home: Callable[[], Home] = partial(home_of, self, training)
+        if self.view.ragged and triangular(self.model):  # of buffers as they are now
+            home = partial(lambda made: made, home())
+        return Lexicon(self.table, self.view, home, self._learn)
 
     @cached_property
     def alike(self) -> Alike | None:

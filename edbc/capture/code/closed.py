@@ -49,7 +49,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -59,7 +59,7 @@ from edbc.base.notebook import shown_name
 from edbc.capture.code.assigned import ANY, CHANGING, GLOBAL, ITEMS, assigned_in, is_prompt
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
-from edbc.capture.code.rewrite import LookUp, LookUps, standing
+from edbc.capture.code.rewrite import LookUp, LookUps, enclosing_of, standing
 from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
@@ -116,27 +116,6 @@ class _Content:
         """What stood there, or the default where something else does."""
         now = _items(self.holder)
         return self.known if now == self.known and [*map(type, now)] == self.kinds else default
-
-
-class _Variable:
-    """A variable of a function around another one, as a namespace."""
-
-    __slots__ = ("cell",)
-
-    def __init__(self, cell: CellType):
-        self.cell = cell
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """What the variable is now."""
-        try:
-            return self.cell.cell_contents
-        except ValueError:  # it has no value yet, or none any more
-            return default
-
-    def stays(self) -> bool:
-        """Whether it is what definition (1) lets a name be."""
-        found = self.get("", self)
-        return isinstance(found, (nn.Module, *_PLAIN)) or only_computes(found) or _is_users_function(found)
 
 
 def _items(holder: Any) -> list[Any]:
@@ -466,9 +445,8 @@ class _Reading:
     def check(self) -> None:
         """Raise _Open for the first obstacle."""
         arguments = self.definition.args
-        cells = zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=False)
-        self.around = {name: _Variable(cell) for name, cell in cells if name != _CLASS}
-        if not all(variable.stays() for variable in self.around.values()):
+        self.around = enclosing_of(self.function)
+        if not all(_stays(found) for name, found in self.around.items() if name != _CLASS):
             self.refuse(self.definition, f"{self.definition.name} reads variables of a function around it")
         for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
             if not isinstance(default, ast.Constant):
@@ -579,7 +557,7 @@ class _Reading:
         """A name that is not local, and attributes of it."""
         namespace: Any = self.function.__globals__
         if name in self.around:
-            namespace = self.around[name]
+            namespace = self.around
         elif name not in namespace:
             found = vars(builtins).get(name)
             if name not in _BUILTINS and not (isinstance(found, type) and issubclass(found, Exception)):
@@ -682,10 +660,14 @@ class _Reading:
             self.closed.require_function(found, None)
 
 
+def _stays(found: Any) -> bool:
+    """Whether a variable is what definition (1) lets a name be."""
+    return isinstance(found, (nn.Module, *_PLAIN)) or only_computes(found) or _is_users_function(found)
+
+
 def _is_of_plain(found: Any) -> bool:
     """Whether a dict or list holds what stays: plain values, modules, and functions."""
-    stays = (isinstance(x, (nn.Module, *_PLAIN)) or only_computes(x) or _is_users_function(x) for x in _items(found))
-    return len(found) <= MOST_ITEMS and all(stays)
+    return len(found) <= MOST_ITEMS and all(map(_stays, _items(found)))
 
 
 def _is_users_function(found: Any) -> bool:

@@ -33,7 +33,7 @@ import builtins
 import operator
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
@@ -41,7 +41,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.capture.code.rewrite import LookUp, LookUps, Scope, rewritten
+from edbc.capture.code.rewrite import LookUp, LookUps, Scope, enclosing_of, rewritten
 from edbc.capture.ragged.symbols import Index, Range, Size
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
@@ -116,7 +116,7 @@ class Copies:
             return known[1]
         is_own = type(function) is FunctionType and is_users(function.__globals__.get("__name__"))
         made = self._outlined(None, function) if is_own else function
-        enclosing = _enclosing(made)
+        enclosing = enclosing_of(made)
         if not is_own and not any(map(self._is_around_users, enclosing.values())):
             return function
         copy = FunctionType(made.__code__, function.__globals__, function.__name__, function.__defaults__,
@@ -199,41 +199,6 @@ class _Super:
 def is_users(module: Any) -> bool:
     """Whether a module of that name is the user's."""
     return isinstance(module, str) and module.partition(".")[0] not in _LIBRARIES
-
-
-def _enclosing(function: Any) -> Mapping[str, Any]:
-    """What the variables of enclosing functions are, of those that are something."""
-    if type(function) is not FunctionType or not function.__closure__:
-        return {}
-    cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
-    return _Cells({name: cell for name, cell in cells if _is_filled(cell)})
-
-
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True
-
-
-class _Cells(Mapping[str, Any]):
-    """Variables of enclosing functions, by name, as they are now."""
-
-    def __init__(self, cells: dict[str, Any]):
-        self._cells = cells
-
-    def __getitem__(self, name: str) -> Any:
-        try:
-            return self._cells[name].cell_contents
-        except ValueError:  # emptied since
-            raise KeyError(name) from None
-
-    def __iter__(self) -> Any:
-        return iter(self._cells)
-
-    def __len__(self) -> int:
-        return len(self._cells)
 
 
 @cache

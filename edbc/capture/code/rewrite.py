@@ -99,6 +99,42 @@ class LookUps:
         return broken.name or "what a list or dict holds"
 
 
+def enclosing_of(function: Any) -> Mapping[str, Any]:
+    """What the variables of enclosing functions are, of those that are something."""
+    if type(function) is not FunctionType or not function.__closure__:
+        return {}
+    cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
+    return _Cells({name: cell for name, cell in cells if is_filled(cell)})
+
+
+def is_filled(cell: Any) -> bool:
+    """Whether the variable that a cell is of has a value."""
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+class _Cells(Mapping[str, Any]):
+    """Variables of enclosing functions, by name, as they are now."""
+
+    def __init__(self, cells: dict[str, Any]):
+        self._cells = cells
+
+    def __getitem__(self, name: str) -> Any:
+        try:
+            return self._cells[name].cell_contents
+        except ValueError:  # emptied since
+            raise KeyError(name) from None
+
+    def __iter__(self) -> Any:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+
 class Scope(NamedTuple):
     """Where names of a function are looked up: its module's globals, the built-in names, and the variables of enclosing
     functions that are known."""

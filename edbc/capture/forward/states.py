@@ -13,6 +13,7 @@ from torch import nn
 
 from edbc.capture.code.assigned import ANY
 from edbc.capture.code.rebind import is_users
+from edbc.capture.code.rewrite import enclosing_of, is_filled
 from edbc.capture.record.tracer import CellTracer
 from edbc.capture.standins.standin import Symbol
 
@@ -140,7 +141,7 @@ class Memo(dict[int, Any]):
         made.__qualname__, made.__module__ = function.__qualname__, function.__module__
         made.__dict__ = function.__dict__
         for cell, copied in zip(cells, own, strict=True):
-            if not _is_empty(cell) and _is_empty(copied):
+            if is_filled(cell) and not is_filled(copied):
                 copied.cell_contents = self._copied(cell.cell_contents)
         made.__defaults__ = function.__defaults__ and tuple(map(self._copied, function.__defaults__))
         made.__kwdefaults__ = function.__kwdefaults__ and {
@@ -171,14 +172,6 @@ def _closes_over_state(item: Any, seen: set[int]) -> bool:
 
 def _held_by(function: FunctionType) -> Iterator[Any]:
     """What a function closes over, and its defaults."""
-    yield from (cell.cell_contents for cell in function.__closure__ or () if not _is_empty(cell))
+    yield from enclosing_of(function).values()
     yield from function.__defaults__ or ()
     yield from (function.__kwdefaults__ or {}).values()
-
-
-def _is_empty(cell: CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False

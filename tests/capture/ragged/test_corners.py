@@ -45,22 +45,6 @@ class Made(nn.Module):
         return (scores.softmax(-1) @ v).transpose(1, 2).reshape(1, n, {hidden}).sum(1)
 """
 """Attention of a batch of one, written out, with heads."""
-COMPARES = """
-import torch
-from torch import nn
-
-
-class Made(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
-
-    def forward(self, ids):
-        n = ids.size(1)
-        h = torch.relu(self.up(self.words(ids)))
-        return h.sum(1) if {asks} else h.amax(1) * 2
-"""
-"""Code that looks on which side of a number a size is."""
 TAKES = """
 import torch
 from torch import nn
@@ -76,7 +60,7 @@ class Made(nn.Module):
         h = torch.relu(self.up(self.words(ids)))
         return {taken}
 """
-"""What is one row, or as many as there are, in all instances."""
+"""What is taken of rows, also by code that looks on which side of a number their size is."""
 TAKEN = [
     "h[:, [-1]]",
     "h[:, [-1], :]",
@@ -168,7 +152,7 @@ def test_a_text_that_is_longer_than_the_mask_is_told_as_by_eager(made: Callable[
 @pytest.mark.parametrize("asks", ASKS)
 def test_code_that_compares_sizes(asks: str, made: Callable[..., nn.Module]) -> None:
     """What is recorded on one side of a number is kept for that side."""
-    net = of_model(made(COMPARES, asks=asks), texts, rounds=3)
+    net = of_model(made(TAKES, taken=f"h.sum(1) if {asks} else h.amax(1) * 2"), texts, rounds=3)
     assert (BY_SIZES in kept(net)) == (asks == "n % 2 == 1")
 
 
@@ -193,7 +177,7 @@ def test_one_number_that_there_is_not_is_told_as_by_eager(made: Callable[..., nn
 
 def test_sizes_of_a_side_that_is_known_are_not_recorded_anew(made: Callable[..., nn.Module]) -> None:
     """Of the other side there is one record for each size."""
-    net = of_model(made(COMPARES, asks="n > 5"), texts)
+    net = of_model(made(TAKES, taken="h.sum(1) if n > 5 else h.amax(1) * 2"), texts)
     rng = Random(3)
     with torch.no_grad():
         for _ in range(60):
