@@ -244,7 +244,10 @@ def _common_dtype(data: Any) -> torch.dtype:
 
 
 def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index) -> Any:
-    """Rows of a table: copies of them, nobody else's."""
+    """Rows of a table: copies of them, nobody else's. Raises IndexError for a negative number, which counts from the
+    end when a tensor is indexed, and is no row of an embedding."""
+    if type(indices) is torch.Tensor and indices.numel() and (least := int(indices.min())) < 0:
+        raise IndexError(f"index {least} is out of bounds for {table.ref!r} with {len(table.tensor)} rows")
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
     if isinstance(indices, Index):

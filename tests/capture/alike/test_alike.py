@@ -976,6 +976,38 @@ def test_elements_that_there_are_not(pair: Any) -> None:
         net([*drawn(filling("elements"), 5, 3), item])
 
 
+class Embedded(nn.Module):
+    """Words as they come, one by one or all at once."""
+
+    def __init__(self, at_once: bool) -> None:
+        super().__init__()
+        self.at_once = at_once
+        self.words = nn.Embedding(SIZE, SIZE)
+
+    def forward(self, ids: list[int]) -> torch.Tensor:
+        if self.at_once:
+            return self.words(torch.tensor(ids)).tanh().sum(0)
+        h = torch.zeros(SIZE)
+        for i in ids:
+            h = torch.tanh(h + self.words(torch.tensor(i)))
+        return h
+
+
+@pytest.mark.parametrize("company", [0, 3])
+@pytest.mark.parametrize("at_once", [False, True])
+def test_an_embedding_has_no_rows_from_its_end(at_once: bool, company: int) -> None:
+    """A matrix that is indexed has; eager's error, after others were served."""
+    model = seeded(lambda: Embedded(at_once))
+    net = bound(model, [[1, 2, 0], [3, 0]], rows=None)
+    for seed in range(3):
+        net([Random(seed + i).choices(range(SIZE), k=2 + i % 3) for i in range(8)])
+
+    with pytest.raises(IndexError):
+        model([2, -1])
+    with pytest.raises(IndexError, match="index -1 is out of bounds"):
+        net([[1, 2]] * company + [[2, -1]])
+
+
 # --- floats --------------------------------------------------------------------------------------------------------
 
 
