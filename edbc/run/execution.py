@@ -54,6 +54,9 @@ def run_whole(backend: Backend, prepared: MiniBatch, kernel: KernelOfType, view:
     """What each instance returns of a prepared mini-batch that runs without a stop; segments of one mini-batch give
     what they have in common."""
     with WithoutGradients():
+        if prepared.has("at_once") and prepared.at_once is not None:
+            found: list[Any] = prepared.at_once.run(prepared.capture, {} if shared is None else shared, view)
+            return found
         arenas = _loaded(backend, prepared, view, shared)
         try:
             backend.execute(prepared.segment, arenas, kernel)

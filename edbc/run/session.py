@@ -163,6 +163,9 @@ class Stats:
     seconds: Seconds = field(default_factory=Seconds)
 
 
+KNOWN = ("schedule", "placement", "demand", "boundary", "segment", "at_once")
+"""What of a mini-batch is kept with a graph that may come again."""
+
 Rebind = bool | Literal["dtype"] | None
 """Whether a model is of other sizes than the plan's, or of the same in another dtype; None where its dtype tells."""
 
@@ -298,7 +301,7 @@ class Net:
         _refuse_transforms()
         net = self.in_mode()
         with left(), NoGarbageCollection():
-            return net.trainer.run(instances) if torch.is_grad_enabled() else net.run(instances)[0]
+            return net.trainer.run(instances) if torch.is_grad_enabled() else net._results(instances)
 
     @property
     def runs_eagerly(self) -> bool:
@@ -404,6 +407,20 @@ class Net:
             wait_for(self.device)
             stats.seconds.execution += time.perf_counter() - started
         return batch.results, batch
+
+    def _results(self, instances: Sequence[Any]) -> list[Any]:
+        """What `run` returns first."""
+        if self.passes.verifies:
+            return self.run(instances)[0]
+        segments = Segments(self)
+        with MemoryErrors(f"the graph of {len(instances):,} instances"):
+            capture = self.mini_batch(instances, 0, segments)
+            found = self.run_again(capture, segments.shared)
+            if found is not None:
+                return found
+            batch = self._placing(MiniBatch(capture=capture))
+        with MemoryErrors(f"running {capture.graph.num_nodes:,} nodes"):
+            return self._executing(batch).results
 
     def refresh(self) -> None:
         """Pack all weights anew for the next mini-batch. Needed only after writing to a few elements of a parameter
@@ -622,10 +639,13 @@ class Net:
         demand = self.backend.demand(Segment(capture.graph, schedule, placement), self.kernel)
         boundary = boundary_of(capture, placement, self.backend.mixes)
         placed = batch.changed(placement=placement, demand=demand, boundary=boundary)
+        make = getattr(self.backend, "at_once", None)
+        placed = placed.changed(at_once=None if make is None else make(placed))
         if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
-            made = {name: getattr(placed, name) for name in ("schedule", "placement", "demand", "boundary", "segment")}
-            make = getattr(self.backend, "at_once", None)
-            made["at_once"] = None if make is None else make(placed)
+            made = {
+                name: getattr(placed, name)
+                for name in ("schedule", "placement", "demand", "boundary", "segment", "at_once")
+            }
             self._known.add(id(capture.graph), made)
         return placed
 
@@ -635,13 +655,19 @@ class Net:
         known = self._known.get(id(capture.graph))
         if known is None or self.passes.verifies:
             return None
-        to_run = self.shared(capture)
-        if to_run.graph is not capture.graph:
-            return None
-        if known["at_once"] is not None:
+        at_once = known["at_once"]
+        if at_once is None or at_once.may_share():
+            to_run = self.shared(capture)
+            if to_run.graph is not capture.graph:
+                if at_once is not None:
+                    at_once.has_shared()
+                return None
+            capture = to_run
+        if at_once is not None:
             with WithoutGradients():
-                return known["at_once"].run(to_run, shared, self.view)
-        return run_whole(self.backend, MiniBatch(capture=to_run, **known), self.kernel, self.view, shared)
+                found: list[Any] = at_once.run(capture, shared, self.view)
+                return found
+        return run_whole(self.backend, MiniBatch(capture=capture, **known), self.kernel, self.view, shared)
 
     def _executed(self, batch: MiniBatch) -> MiniBatch:
         told = batch.on_batch

@@ -168,7 +168,7 @@ def test_an_exception_while_executing_names_the_mini_batch(net: Net, monkeypatch
     def broken(*_: Any) -> None:
         raise MemoryError("no memory")
 
-    monkeypatch.setattr(net.backend, "execute", broken)
+    monkeypatch.setattr(net.backend, "walk", broken)
     with pytest.raises(MemoryError) as raised:
         list(net.stream(TREES, batch_size=6))
 

@@ -1,36 +1,59 @@
-"""Segments of a structure that is placed already, with next to no Python between a cut and its values.
+"""Mini-batches and segments that are one stretch of native batches, with next to no Python between a graph and results.
 
-While instances read values (`edbc.capture.forward.fibers`) hundreds of small segments run per mini-batch, nearly all of
-structures that came before. What `CpuArenas`, `load_externals` and `collect` do for any mini-batch, an object or a call
-for each source and class, took longer than their batches. Here all that a structure tells is made once. The batches run
-in the same call of `walk`, so that values have the same bits.
+What `CpuArenas`, `load_externals` and `execute` do for any mini-batch, an object or a call for each source, class and
+stretch, took longer than the batches of a small one; and while instances read values (`edbc.capture.forward.fibers`)
+hundreds of small segments run per mini-batch. Here all that a structure tells is made once, which one that comes again
+has already. The batches run in the same call of `walk`, so that values have the same bits.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
-from edbc.native.memory import require_memory
+from edbc.capture.forward.carried import Carried
 from edbc.native.pool import aligned
-from edbc.run.cpu.walk import ONE_ROW, ROWS, bind_tables, gather_rows
+from edbc.run.cpu.walk import ONE_ROW, ROWS, bind_tables, gather_mixed, gather_rows
 from edbc.run.passes.arenas import Shared
-from edbc.run.passes.boundary import Wanted, table_of
+from edbc.run.passes.boundary import collect, table_of
+from edbc.run.passes.placement import Longs, Placement
 
 if TYPE_CHECKING:
     from edbc.run.cpu.cpubackend import CpuBackend, CpuDemand
     from edbc.run.passes.minibatch import MiniBatch
 
-_KINDS = frozenset(("carried", "row", "whole"))
+_KINDS = frozenset(("carried", "row", "whole", "constant"))
 """Of sources that are bound here."""
+_SURE, _SELDOM = 8, 16
+
+
+class Leaving:
+    """Values of native batches by their rows, given the record of their memory."""
+
+    __slots__ = ("dtypes", "placement", "record")
+
+    def __init__(self, placement: Placement, record: Longs):
+        self.placement, self.dtypes, self.record = placement, placement.dtypes, record
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """See `edbc.run.passes.arenas.Values`."""
+        result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
+        gather_rows(result.data_ptr(), rows, class_index, self.record)
+        return result
+
+    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
+        """See `edbc.run.passes.arenas.Values`."""
+        result = torch.empty(count, dtype=self.dtypes[int(classes[0])])
+        gather_mixed(result.data_ptr(), rows, classes, self.record)
+        return result
 
 
 class AtOnce:
-    """See the module's docstring. Never changes; threads may share it."""
+    """See the module's docstring. Threads may share it."""
 
     def __init__(self, backend: CpuBackend, batch: MiniBatch, demand: CpuDemand):
         """`serves(batch, demand)` holds."""
@@ -38,54 +61,68 @@ class AtOnce:
         ((_, _, dtype),) = demand.stretches
         assert dtype is not None
         self._dtype = dtype
-        self._lookups, self._dtypes = batch.boundary.lookups, batch.placement.dtypes
-        self._wants = [
-            (want.class_index, want.rows, want.shape, self._dtypes[want.class_index])
-            for want in batch.boundary.wants
-            if isinstance(want, Wanted)
-        ]
-        self._size = sum(want.size for want in batch.boundary.wants if isinstance(want, Wanted))
-        """Bytes of what is carried."""
+        self._placement, self._boundary = batch.placement, batch.boundary
+        self._unshared = 0
 
     @staticmethod
     def serves(batch: MiniBatch, demand: CpuDemand) -> bool:
-        """Whether a segment is one stretch of native batches, and reads parameters and earlier segments only."""
-        capture, stretches = batch.capture, demand.stretches
-        kinds = {capture.sources[number].kind for number, *_ in batch.boundary.lookups.of_source}
+        """Whether it is one stretch of native batches on one thread, and draws nothing."""
+        sources, stretches = batch.capture.sources, demand.stretches
+        kinds = {sources[number].kind for number, *_ in batch.boundary.lookups.of_source}
         is_native = len(stretches) == 1 and stretches[0][2] is not None and demand.tasks is None
-        return capture.in_tables and is_native and kinds <= _KINDS and bool(batch.boundary.wants)
+        return is_native and kinds <= _KINDS
 
-    def run(self, capture: Capture, shared: Shared, view: ModelView) -> list[torch.Tensor]:
-        """What a segment of this structure carries, class by class."""
-        demand, lookups, told = self._demand, self._lookups, []
-        for number, c, begin, end in lookups.of_source:
+    def may_share(self) -> bool:
+        """Whether to look for equal nodes, which change no bit of native values: seldom where there were none."""
+        self._unshared += 1
+        return self._unshared <= _SURE or not self._unshared % _SELDOM
+
+    def has_shared(self) -> None:
+        """Some were found."""
+        self._unshared = 0
+
+    def run(self, capture: Capture, shared: Shared, view: ModelView) -> list[Any]:
+        """What each instance of a mini-batch of this structure returns, or what a segment carries, class by class."""
+        demand, lookups, backend = self._demand, self._boundary.lookups, self._backend
+        index = capture.external_index[lookups.order]
+        told, kept = self._tables(capture, index, shared, view)
+        record, buffer = demand.frame.record.copy(), backend.pool.take(demand.room)
+        try:
+            address = aligned(buffer.data_ptr())
+            bind_tables(lookups.rows, index, told, record, address)
+            batches = (0, self._schedule.num_batches)
+            shot = backend.snapshot_of(demand.kernels, shared)
+            workspace = address + demand.frame.size
+            backend.walk(batches, batches, self._schedule, demand, shot, workspace, record, self._dtype)
+            return collect(capture, self._placement, Leaving(self._placement, record), self._boundary.wants)
+        finally:
+            backend.pool.give(buffer)
+            del kept
+
+    def _tables(self, capture: Capture, index: Longs, shared: Shared,
+                view: ModelView) -> tuple[Longs, list[Any]]:  # fmt: skip
+        """What externals are rows of, as `bind_tables` reads it, and what has to be kept meanwhile."""
+        kept: list[Any] = []
+        told: list[tuple[int, int, int, int, int]] = []
+        for number, c, begin, end in self._boundary.lookups.of_source:
             pool = capture.constants.get(number)
             if pool is None:
                 key = "address", number
                 found = shared.get(key) or shared.setdefault(key, self._parameter(capture, number, c, shared, view))
                 told.append((c, begin, end, *found[:2]))
-            else:
-                assert pool.in_tables
+                continue
+            if isinstance(pool, Carried) and pool.in_tables:
                 told.append((c, begin, end, *pool.where()))
-        require_memory(self._size, "the results of this mini-batch")
-        backend, record = self._backend, demand.frame.record.copy()
-        buffer = backend.pool.take(demand.room)
-        try:
-            address = aligned(buffer.data_ptr())
-            workspace = address + demand.frame.size
-            tables = np.array(told, np.int64).reshape(-1, 5)
-            bind_tables(lookups.rows, capture.external_index[lookups.order], tables, record, address)
-            batches = (0, self._schedule.num_batches)
-            shot = backend.snapshot_of(demand.kernels, shared)
-            backend.walk(batches, batches, self._schedule, demand, shot, workspace, record, self._dtype)
-            carried = []
-            for c, rows, shape, dtype in self._wants:
-                table = torch.empty(shape, dtype=dtype)
-                gather_rows(table.data_ptr(), rows, c, record)
-                carried.append(table)
-            return carried
-        finally:
-            backend.pool.give(buffer)
+                continue
+            if isinstance(pool, torch.Tensor):
+                table = laid_out(pool, self._placement.dtypes[c])
+                told.append((c, begin, end, table.data_ptr(), ROWS if table.shape[0] > 1 else ONE_ROW))
+                kept.append(table)
+                continue
+            each = [plain(pool[i], self._placement.dtypes[c]) for i in index[begin:end].tolist()]
+            told += [(c, at, at + 1, one.data_ptr(), ONE_ROW) for at, one in enumerate(each, begin)]
+            kept.append(each)
+        return np.array(told, np.int64).reshape(-1, 5), kept
 
     def _parameter(self, capture: Capture, number: int, c: int, shared: Shared,
                    view: ModelView) -> tuple[int, int, torch.Tensor]:  # fmt: skip
@@ -93,7 +130,7 @@ class AtOnce:
         table = shared.get(number)
         if table is None:
             table = shared[number] = table_of(capture.sources[number], view)
-        table = laid_out(table, self._dtypes[c])
+        table = laid_out(table, self._placement.dtypes[c])
         return table.data_ptr(), ROWS if table.shape[0] > 1 else ONE_ROW, table
 
 
@@ -102,3 +139,11 @@ def laid_out(table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if table.dtype is not dtype or not table.is_cpu:
         table = table.to(dtype=dtype, device="cpu")
     return table.contiguous()
+
+
+def plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A tensor whose elements stand in its memory as they are, in order."""
+    is_plain = tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
+    if tensor.dtype is dtype and is_plain:
+        return tensor
+    return tensor.to(dtype=dtype, device="cpu").resolve_neg().resolve_conj().contiguous()

@@ -39,7 +39,7 @@ from edbc.native.pointers import WORDS, record_of
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import threads_of_products
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
-from edbc.run.cpu.atonce import AtOnce, laid_out
+from edbc.run.cpu.atonce import AtOnce, Leaving, laid_out, plain
 from edbc.run.cpu.team import TEAM, words
 from edbc.run.cpu.walk import (
     IN_MEMORY,
@@ -50,8 +50,6 @@ from edbc.run.cpu.walk import (
     Memory,
     bind_tables,
     frame_of,
-    gather_mixed,
-    gather_rows,
     record_of_memory,
     walk,
     walk_stages,
@@ -136,16 +134,15 @@ class CpuDemand(Demand):
         return [array.tolist() for array in arrays]
 
 
-class CpuArenas:
+class CpuArenas(Leaving):
     """Outputs of batches in one buffer, class after class; externals by address. See
     `edbc.run.passes.arenas.Arenas`."""
 
     def __init__(self, placement: Placement, pool: Pool, demand: CpuDemand):
-        self.placement = placement
+        super().__init__(placement, demand.frame.record.copy())
         self.shared: Shared = {}
         self.demand = demand
         self._pool = pool
-        self.dtypes = placement.dtypes
         self._tables: list[Any] = []
         self._buffer = pool.take(demand.room)
         unaligned = self._buffer.data_ptr()
@@ -153,8 +150,6 @@ class CpuArenas:
         self._first = address - unaligned
         self.workspace = address + demand.frame.size
         self.scratch = self.workspace + demand.workspace
-        self.record = demand.frame.record.copy()
-        """That of the memory, in which that stands which is this mini-batch's own."""
         base = self._base
         base += address
         self.snapshot: Snapshot | None = None
@@ -209,25 +204,13 @@ class CpuArenas:
             self.bind(class_index, rows, torch.stack(list(tensors)), np.arange(len(tensors)))
             return
         dtype = self.dtypes[class_index]
-        laid_out = [t if t.dtype is dtype and _is_plain(t) else _plain(t, dtype) for t in tensors]
-        self._tables += laid_out
-        addresses = [tensor.data_ptr() for tensor in laid_out]
+        each = [plain(tensor, dtype) for tensor in tensors]
+        self._tables += each
+        addresses = [tensor.data_ptr() for tensor in each]
         self._external_address[rows + self.demand.frame.memory.external_start[class_index]] = addresses
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """See Arenas: nothing to prepare."""
-
-    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
-        """See Arenas."""
-        result = torch.empty(len(rows), self.placement.classes[class_index].size, dtype=self.dtypes[class_index])
-        gather_rows(result.data_ptr(), rows, class_index, self.record)
-        return result
-
-    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
-        """See Arenas."""
-        result = torch.empty(count, dtype=self.dtypes[int(classes[0])])
-        gather_mixed(result.data_ptr(), rows, classes, self.record)
-        return result
 
     def classes(self, kind: int, node_type: NodeType) -> tuple[list[int], list[int]]:
         """The classes of a type's operands, and of its outputs."""
@@ -269,15 +252,6 @@ class CpuArenas:
         """See Arenas."""
         self._tables, self.snapshot = [], None
         self._pool.give(self._buffer)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements stand in its memory as they are, in order."""
-    return tensor.is_contiguous() and tensor.is_cpu and not tensor.is_neg() and not tensor.is_conj()
-
-
-def _plain(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return tensor.to(dtype=dtype, device="cpu").resolve_neg().resolve_conj().contiguous()
 
 
 class CellKernel:

@@ -25,7 +25,18 @@ Table = tuple[int, int, int, torch.Tensor | Carried]
 computed."""
 
 
-class Arenas(Protocol):
+class Values(Protocol):
+    """What leaves arenas."""
+
+    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
+        """A copy of rows of a class, `(len(rows), size)`."""
+
+    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
+        """A copy of rows, each of a class of its own, all of one dtype, one after the other: so many elements. Asked of
+        back ends that mix."""
+
+
+class Arenas(Values, Protocol):
     """Where the values of a segment are while its mini-batch lives."""
 
     placement: Placement
@@ -42,13 +53,6 @@ class Arenas(Protocol):
 
     def expect(self, class_index: int, rows: Longs) -> None:
         """A promise that `rows` will be called with this very array: a device's arenas take its indices up early."""
-
-    def rows(self, class_index: int, rows: Longs) -> torch.Tensor:
-        """A copy of rows of a class, `(len(rows), size)`."""
-
-    def mixed(self, classes: Longs, rows: Longs, count: int) -> torch.Tensor:
-        """A copy of rows, each of a class of its own, all of one dtype, one after the other: so many elements. Asked of
-        back ends that mix."""
 
     def release(self) -> None:
         """Nothing needs the values any more."""

@@ -17,7 +17,7 @@ from edbc.capture.forward.returned import Result, filled, filler_of
 from edbc.capture.record.table import Source
 from edbc.capture.standins.standin import Slot
 from edbc.native.memory import require_memory
-from edbc.run.passes.arenas import Arenas, Table
+from edbc.run.passes.arenas import Arenas, Table, Values
 from edbc.run.passes.placement import Longs, Placement
 from edbc.run.passes.randomrows import draw_seeds, drawn
 from edbc.run.weights.touched import require_storage
@@ -212,7 +212,7 @@ def pieces(capture: Capture) -> tuple[Longs, Longs]:
     return first, sizes[first]
 
 
-def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Sequence[Wanted | Mixed]) -> list[Any]:
+def collect(capture: Capture, placement: Placement, arenas: Values, wants: Sequence[Wanted | Mixed]) -> list[Any]:
     """What each instance's forward returned, with tensors that own their memory: no later mini-batch changes them."""
     if capture.in_tables:
         return [_picked(want, arenas) for want in wants if isinstance(want, Wanted)]
@@ -226,7 +226,7 @@ def collect(capture: Capture, placement: Placement, arenas: Arenas, wants: Seque
     return arrange(capture, tensors)
 
 
-def _parts(want: Wanted | Mixed, placement: Placement, arenas: Arenas) -> Sequence[torch.Tensor]:
+def _parts(want: Wanted | Mixed, placement: Placement, arenas: Values) -> Sequence[torch.Tensor]:
     """The results that leave together, one by one."""
     if isinstance(want, Mixed):
         size = sum(want.lengths) * placement.dtypes[int(want.classes[0])].itemsize
@@ -236,7 +236,7 @@ def _parts(want: Wanted | Mixed, placement: Placement, arenas: Arenas) -> Sequen
     return each_row(picked) if want.sizes is None else split_rows(picked, want.sizes)
 
 
-def _picked(want: Wanted, arenas: Arenas) -> torch.Tensor:
+def _picked(want: Wanted, arenas: Values) -> torch.Tensor:
     require_memory(want.size, "the results of this mini-batch")
     rows = arenas.rows(want.class_index, want.rows)
     return rows if len(want.shape) == 2 else rows.view(want.shape)
