@@ -174,6 +174,9 @@ def gotten(call: Call) -> Any:
     items = list(index) if type(index) is tuple else [index]
     if any(isinstance(i, Symbol) for i in items):
         return NotImplemented
+    alone = packing.selected(call.rec, ragged, 0, items[0]) if len(items) == 1 and ragged.at else NotImplemented
+    if alone is not NotImplemented:
+        return alone
     items = [_as_index(i) for i in _of_one(items, ragged)]
     if any(i is NotImplemented for i in items):
         return NotImplemented

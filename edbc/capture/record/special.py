@@ -162,6 +162,8 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         return embedded(rec, looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse"))), args[0])
     if name == "getitem" and isinstance(args[0], Symbol):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        if len(index) == 1 and (alone := packing.selected(rec, args[0], 0, index[0])) is not NotImplemented:
+            return alone
         if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
             return rec.node(pick, (args[0], *index), {}, "pick", key)
     if name == "repeat_interleave" and args and isinstance(args[0], Symbol):

@@ -53,8 +53,9 @@ def sequences_padded(rec: Recorder, sequences: Sequence[Any], batch_first: bool 
 
 
 def selected(rec: Recorder, value: Any, dim: Any, index: Any) -> Any:
-    """`index_select` of the one item of a dimension, as sorting one sequence by length does."""
-    is_one = type(index) is torch.Tensor and index.shape == (1,) and type(dim) is int and value.shape[dim] == 1
+    """`index_select`, or `value[index]`, of the one item of a dimension, as sorting one sequence by length does."""
+    is_number = type(index) is torch.Tensor and index.shape == (1,) and index.dtype is torch.int64
+    is_one = is_number and type(dim) is int and value.ndim > 0 and value.shape[dim] == 1
     return value.clone() if is_one and int(index[0]) == 0 else NotImplemented
 
 

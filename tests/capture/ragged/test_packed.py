@@ -84,3 +84,67 @@ def test_packed_sequences_with_states_of_forwards_own() -> None:
     model, instances = PacksFresh(), [torch.tensor([[1], [2], [3]][:n]) for n in (3, 1, 2, 3)]
     net = edbc.compile(model, instances)
     require_eager(net, model, instances)
+
+
+class SortsByIndex(nn.Module):
+    """A batch of one sorted by its lengths with `x[order]`; what is sorted is changed in place, and read as it was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reader = nn.Embedding(VOCAB, HIDDEN), nn.LSTM(HIDDEN, HIDDEN, batch_first=True)
+
+    def forward(self, ids: list[int]) -> Any:
+        x = self.words(torch.tensor([ids]))
+        lengths = torch.tensor([len(ids)])
+        order = torch.sort(-lengths)[1]
+        back = torch.sort(order)[1]
+        output, (h, _) = self.reader(pack_padded_sequence(x[order], lengths[order], batch_first=True))
+        h = torch.transpose(h, 0, 1)[back]
+        output = pad_packed_sequence(output, batch_first=True)[0][back]
+        return h.transpose(0, 1)[0], output.sum(1), output[0, -1]
+
+
+class ChangesSorted(SortsByIndex):
+    """The same, changed in place."""
+
+    def forward(self, ids: list[int]) -> Any:
+        x = self.words(torch.tensor([ids]))
+        other = x[torch.tensor([0])]
+        other += 1
+        total = x.sum(1)
+        again = total[torch.tensor([0])]
+        again *= 2
+        return x.sum(1), other.sum(1), total, again
+
+
+def test_a_batch_of_one_that_is_sorted_by_index_is_itself() -> None:
+    """No function takes its rows whole, and no node does what sorting does."""
+    torch.manual_seed(0)
+    net = of_model(SortsByIndex(), sentence, rounds=1)
+    assert not net.taken_whole()
+    assert not any("pick" in t.signature or "getitem" in t.signature for t in net.plan.types)
+
+
+@pytest.mark.parametrize("rows", [True, None])
+def test_what_is_sorted_by_index_is_a_copy(rows: bool | None) -> None:
+    """Of rows and of whole values."""
+    torch.manual_seed(0)
+    model, instances = ChangesSorted(), [[1, 2, 3], [4], [5, 6, 7]]
+    require_eager(bound(model, instances, rows=rows), model, instances)
+
+
+def test_an_index_that_is_a_mask_or_out_of_bounds_is_no_sorting() -> None:
+    """A mask of one item chooses none, and the last item is the first."""
+
+    class Chooses(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(VOCAB, HIDDEN)
+
+        def forward(self, ids: list[int]) -> Any:
+            x = self.words(torch.tensor([ids])).sum(1)
+            return x[torch.tensor([False])], x[torch.tensor([True])], x[torch.tensor([-1])], x[torch.tensor([0, 0])]
+
+    torch.manual_seed(0)
+    model, instances = Chooses(), [[1, 2, 3], [4], [5, 6, 7]]
+    require_eager(bound(model, instances), model, instances)
