@@ -22,7 +22,7 @@ from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
 from edbc.run.session import Net
 from edbc.tools.compile.compiler import _with_types, fused_lines, plan_cells, planned_types
-from edbc.tools.compile.decisions import Decisions, decide, ragged_classes
+from edbc.tools.compile.decisions import Decisions, Sample, decide, ragged_classes
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.parity import Eager, Parity
 
@@ -60,7 +60,7 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", row
     there are to be `rows`, none where that is None, else those that pay."""
     model.eval()
     code = Regions(model, Closed(model))
-    ragged = () if rows is None else ragged_classes(model, code, instances) if rows else None
+    ragged = () if rows is None else ragged_classes(Sample(model, code, instances)) if rows else None
     marked = () if cells == "marked" else None
     found = decide(model, code, instances, Decisions(marked, ragged, None if cells == "auto" else ()))
     view, table = found.of(model, code)

@@ -22,7 +22,7 @@ from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.run.passes.eagerparts import external_operands
 from edbc.run.session import Net, cell_of
-from edbc.tools.compile.decisions import ragged_classes
+from edbc.tools.compile.decisions import Sample, ragged_classes
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 Tree = int | tuple  # a word, or children
@@ -86,7 +86,7 @@ def plan_for(model: nn.Module, instances: Sequence[Any], policy: str = "critical
              rows: bool = False) -> Plan:  # fmt: skip
     """A plan with the types of these instances and planned layouts; `split` says what may be split off a cell. Classes
     that may be ragged are where there are to be `rows`."""
-    ragged = ragged_classes(model, Regions(model, Closed(model)), instances) if rows else ()
+    ragged = ragged_classes(Sample(model, Regions(model, Closed(model)), instances)) if rows else ()
     view, table = ModelView(model, ragged=ragged), TypeTable()
     run_segment = SegmentsUnplanned(model, view, table)
     parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))

@@ -47,7 +47,6 @@ from edbc.capture.code.automatic import (
     choose,
     cost_of,
 )
-from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.code.work import num_operations, work_of_call
@@ -91,11 +90,50 @@ class Decided(NamedTuple):
         return view, TypeTable(patterns=map(Planned, self.patterns))
 
 
+class _Recorded(NamedTuple):
+    """The sample as it was recorded."""
+
+    view: ModelView
+    table: TypeTable
+    recorder: Recorder
+    parts: list[Capture]
+    sizes: Sizes | None
+    """Of values without rows and cells."""
+
+
+class Sample:
+    """The training mini-batch of a model, recorded once in each way."""
+
+    def __init__(self, model: nn.Module, code: Regions, instances: Sequence[Any]):
+        self.model, self.code, self.instances = model, code, instances
+        self.natives = Natives()
+        self._known: dict[tuple[tuple[str, ...], frozenset[str]], _Recorded] = {}
+
+    def recorded(self, ragged: tuple[str, ...] = (), names: frozenset[str] = frozenset()) -> _Recorded:
+        """With these classes ragged and the methods of these names as cells."""
+        known = self._known.get((ragged, names))
+        if known is None:
+            view = ModelView(self.model, automatic=names, ragged=ragged, code=self.code)
+            sizes: Sizes | None = None if ragged or names else {}
+            known = self._known[ragged, names] = self.recorded_by(view, TypeTable(), sizes)
+        return known
+
+    def recorded_by(self, view: ModelView, table: TypeTable, sizes: Sizes | None = None) -> _Recorded:
+        """By a view and into a table, in segments."""
+        shadow, recorder = recording_shadow(view, table)
+        recorder.sizes = sizes
+        with unchanged(self.instances):
+            run_segment = SegmentsUnplanned(self.model, view, table)
+            parts = run_segment.taken(capture(shadow, recorder, self.instances, run_segment))
+        return _Recorded(view, table, recorder, parts, sizes)
+
+
 def decide(model: nn.Module, code: Regions, instances: Sequence[Any], given: Decisions) -> Decided:
     """What a capture of these instances is to do, by what is known of the model's code. O(recordings of them); see
     `choose` for how many."""
-    decided = _cells_and_rows(model, code, instances, given)
-    patterns = _mined(model, code, instances, decided) if given.patterns is None else given.patterns
+    sample = Sample(model, code, instances)
+    decided = _cells_and_rows(sample, given)
+    patterns = _mined(sample, decided) if given.patterns is None else given.patterns
     return decided._replace(patterns=patterns)
 
 
@@ -104,25 +142,25 @@ def patterns_in(plan: Plan) -> tuple[Pattern, ...]:
     return tuple(p.pattern for p in patterns_of([(t.name, t.signature) for t in plan.types], plan.fused))
 
 
-def _cells_and_rows(model: nn.Module, code: Regions, instances: Sequence[Any], given: Decisions) -> Decided:
+def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
     if given.ragged is not None:
-        return Decided(_automatic(model, code, instances, given.automatic, given.ragged), given.ragged)
-    ragged = ragged_classes(model, code, instances)
+        return Decided(_automatic(sample, given.automatic, given.ragged), given.ragged)
+    ragged = ragged_classes(sample)
     if not ragged:
-        return Decided(_automatic(model, code, instances, given.automatic, ()), ())
-    whole, rows = (_chosen(model, code, instances, given.automatic, classes) for classes in ((), ragged))
-    saved = _saved_by_likeness(model, code, instances, whole.automatic)
+        return Decided(_automatic(sample, given.automatic, ()), ())
+    whole, rows = (_chosen(sample, given.automatic, classes) for classes in ((), ragged))
+    saved = _saved_by_likeness(sample, whole.automatic)
     return Decided(rows.automatic, ragged) if rows.cost < whole.cost - saved else Decided(whole.automatic, ())
 
 
-def _saved_by_likeness(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str]) -> float:
+def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
     """Microseconds of recording that instances take less because they are alike (definition (5)), without rows."""
-    view, table = ModelView(model, automatic=names, code=code), TypeTable()
+    view, table = ModelView(sample.model, automatic=names, code=sample.code), TypeTable()
     if not view.is_forward_told:
         return 0.0
     alike = Alike(view, Lexicon(table, view, _nobody, _nobody), lambda: recording_shadow(view, table))
-    with unchanged(instances):
-        captured = alike.capture(instances)
+    with unchanged(sample.instances):
+        captured = alike.capture(sample.instances)
     alike.judge()
     return 0.0 if captured is None or not alike.pays else (NODE_US - JOIN_US) * captured.graph.num_nodes
 
@@ -131,10 +169,10 @@ def _nobody() -> Any:
     raise AssertionError("what is recorded here stays here")
 
 
-def _mined(model: nn.Module, code: Regions, instances: Sequence[Any], decided: Decided) -> tuple[Pattern, ...]:
+def _mined(sample: Sample, decided: Decided) -> tuple[Pattern, ...]:
     """Definition (3)."""
-    view, table = decided.of(model, code)
-    return mine(table, view, _recorded(model, view, table, instances)[1])
+    view, table = decided.of(sample.model, sample.code)
+    return mine(table, view, sample.recorded_by(view, table).parts)
 
 
 class _Chosen(NamedTuple):
@@ -142,73 +180,43 @@ class _Chosen(NamedTuple):
     cost: float
 
 
-def _chosen(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str] | None,
-            ragged: Sequence[str]) -> _Chosen:  # fmt: skip
+def _chosen(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ...]) -> _Chosen:
     """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
-    attempt = partial(_attempt, model, code, instances, ragged, Natives())
-    found = _candidates(model, code, names)
+    attempt = partial(trial, sample, ragged)
+    found = _candidates(sample, names)
     if names is None and found:
-        found, trial = choose(found, attempt)
+        found, best = choose(found, attempt)
     else:
-        trial = attempt(frozenset(c.name for c in found))
-    return _Chosen({c.name: c.location for c in found}, trial.cost)
+        best = attempt(frozenset(c.name for c in found))
+    return _Chosen({c.name: c.location for c in found}, best.cost)
 
 
-def automatic_cells(
-    model: nn.Module, instances: Sequence[Any], names: Collection[str] | None = None, ragged: Sequence[str] = ()
-) -> dict[str, str]:
-    """The automatic cells of a model, by name, with the lines where their code begins: those that are worth it on the
-    instances, or those of the names that may be."""
-    return _automatic(model, Regions(model, Closed(model)), instances, names, ragged)
-
-
-def _automatic(model: nn.Module, code: Regions, instances: Sequence[Any], names: Collection[str] | None,
-               ragged: Sequence[str]) -> dict[str, str]:  # fmt: skip
+def _automatic(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ...]) -> dict[str, str]:
+    """The automatic cells by name, with the lines where their code begins: those that are worth it on the instances, or
+    those of the names that may be."""
     if names is None:
-        return _chosen(model, code, instances, names, ragged).automatic
-    return {c.name: c.location for c in _candidates(model, code, names)}
+        return _chosen(sample, names, ragged).automatic
+    return {c.name: c.location for c in _candidates(sample, names)}
 
 
-def _candidates(model: nn.Module, code: Regions, names: Collection[str] | None) -> list[Candidate]:
+def _candidates(sample: Sample, names: Collection[str] | None) -> list[Candidate]:
     """All of them, or those of the names."""
     if names is not None and not names:
         return []
-    found, _ = candidates(model, code.closed, code)
+    found, _ = candidates(sample.model, sample.code.closed, sample.code)
     return [c for c in found if names is None or c.name in names]
 
 
-def ragged_classes(model: nn.Module, code: Regions, instances: Sequence[Any]) -> tuple[str, ...]:
+def ragged_classes(sample: Sample) -> tuple[str, ...]:
     """The classes whose leading size differs within the instances (`capture.ragged`); none for a model that does with
     rows what rows cannot follow."""
-    sizes: Sizes = {}
-    found = _recorded_with(model, code, instances, (), sizes)
-    return found if not found or _recorded_with(model, code, instances, found, None) else ()
+    found = varying(sample.recorded().sizes or {})
+    return found if not found or sample.recorded(found).recorder.ragged else ()
 
 
-def _recorded_with(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: Sequence[str],
-                   sizes: Sizes | None) -> tuple[str, ...]:  # fmt: skip
-    """Record a mini-batch; the classes that vary in `sizes`, or those that are ragged in the end."""
-    view, table = ModelView(model, ragged=ragged, code=code), TypeTable()
-    recorder, _ = _recorded(model, view, table, instances, sizes)
-    return varying(sizes) if sizes is not None else tuple(sorted(recorder.ragged))
-
-
-def _recorded(model: nn.Module, view: ModelView, table: TypeTable, instances: Sequence[Any],
-              sizes: Sizes | None = None) -> tuple[Recorder, list[Capture]]:  # fmt: skip
-    """Record a mini-batch, in segments."""
-    shadow, recorder = recording_shadow(view, table)
-    recorder.sizes = sizes
-    with unchanged(instances):
-        run_segment = SegmentsUnplanned(model, view, table)
-        parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
-    return recorder, parts
-
-
-def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: Sequence[str],
-             natives: Natives, names: frozenset[str]) -> Trial:  # fmt: skip
-    """Record a mini-batch with the methods of these names as cells."""
-    view, table = ModelView(model, automatic=names, ragged=ragged, code=code), TypeTable()
-    recorder, parts = _recorded(model, view, table, instances)
+def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Trial:
+    """What a mini-batch costs with the methods of these names as cells."""
+    view, table, recorder, parts, _ = sample.recorded(ragged, names)
     used = dict.fromkeys(recorder.taken, 0)
     types = table.graph_types()
     for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
@@ -227,7 +235,7 @@ def _attempt(model: nn.Module, code: Regions, instances: Sequence[Any], ragged: 
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
-            cost += _in_torch(table, kind, view, natives, int(nodes[kind]), int(batches[kind]))
+            cost += _in_torch(table, kind, view, sample.natives, int(nodes[kind]), int(batches[kind]))
     sizes = {
         kind: _num_operations(table, kind, view) for kind in np.flatnonzero((counts == 1) | (counts == 2)).tolist()
     }

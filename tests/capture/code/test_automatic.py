@@ -21,6 +21,7 @@ from zoo_names import DYNAMIC
 import edbc
 from edbc.capture.code.automatic import Candidate, Trial, candidates, choose, located
 from edbc.capture.code.closed import Closed
+from edbc.capture.code.regions import Regions
 from edbc.capture.record import calls
 from edbc.errors import StaleError
 from edbc.plan.reader import parse_plan
@@ -29,7 +30,7 @@ from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 from edbc.tools.compile import decisions
 from edbc.tools.compile.compiler import capture_for_compiling, compile_model
-from edbc.tools.compile.decisions import Decisions, automatic_cells
+from edbc.tools.compile.decisions import Decisions, decide
 from edbc.tools.explain.observe import observe
 
 SIZE = 6
@@ -577,7 +578,7 @@ def test_marked_alone(unmarked_zoo: Path) -> None:
     """With `cells="marked"` nothing is automatic."""
     model = import_model_file(unmarked_zoo / "tree_gru.py").build({}, 0)
 
-    assert automatic_cells(model, [], ()) == {}
+    assert decide(model, Regions(model, Closed(model)), [], Decisions((), (), ())).automatic == {}
 
 
 def test_unmarked_models_equal_eager_after_recurrences_of_parameters() -> None:

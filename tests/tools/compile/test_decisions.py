@@ -13,8 +13,7 @@ from edbc.capture.code.automatic import TORCH_US
 from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
 from edbc.tools.compile import decisions
-from edbc.tools.compile.decisions import AHEAD, Decisions, Trial, _attempt, decide, to_come
-from edbc.tools.compile.natives import Natives
+from edbc.tools.compile.decisions import AHEAD, Decisions, Sample, Trial, decide, to_come, trial
 
 SIZE = 4
 
@@ -67,7 +66,7 @@ def attempt(lengths: list[int], names: frozenset[str]) -> Trial:
     """Series of these lengths, with the names as cells."""
     model = Series().eval()
     instances = [torch.ones(1, 2, n) for n in lengths]
-    return _attempt(model, Regions(model, Closed(model)), instances, (), Natives(), names)
+    return trial(Sample(model, Regions(model, Closed(model)), instances), (), names)
 
 
 def test_types_that_are_to_come_count_by_their_operations(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +96,25 @@ def test_sizes_of_few_values_run_out() -> None:
 def test_what_torch_runs_is_weighed() -> None:
     """A batch that torch runs is as dear however many nodes it has."""
     model = Best().eval()
-    cost = _attempt(model, Regions(model, Closed(model)), [torch.ones(SIZE)] * 4, (), Natives(), frozenset()).cost
+    sample = Sample(model, Regions(model, Closed(model)), [torch.ones(SIZE)] * 4)
+    cost = trial(sample, (), frozenset()).cost
     assert TORCH_US < cost < 2 * TORCH_US
+
+
+def test_a_sample_is_recorded_once_in_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is, with rows, and for what instances that are alike save: what sizes differ, whether rows can be followed
+    and what each costs is asked of these."""
+    ways: list[tuple[str, ...]] = []
+    recorded = decisions.recording_shadow
+    monkeypatch.setattr(
+        decisions, "recording_shadow", lambda view, table: ways.append(view.ragged) or recorded(view, table)
+    )
+    rng, model = Random(0), Best().eval()
+    series = [torch.ones(rng.randint(2, 9), SIZE) for _ in range(8)]
+
+    decide(model, Regions(model, Closed(model)), series, Decisions((), None, ()))
+
+    assert sorted(map(len, ways)) == [0, 0, 1]
 
 
 def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
