@@ -432,8 +432,8 @@ class _Reading:
         named = [*arguments.posonlyargs, *arguments.args]
         self.self_name = named[0].arg if module is not None and named else None
         self.local = {
-            *(a.arg for a in ast.walk(self.definition) if isinstance(a, ast.arg)),
-            *(n.id for n in ast.walk(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
+            *(a.arg for a in nodes_of(self.definition) if isinstance(a, ast.arg)),
+            *(n.id for n in nodes_of(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
         } - {self.self_name}
 
     def refuse(self, node: ast.AST, reason: str) -> None:
@@ -461,7 +461,7 @@ class _Reading:
             or isinstance(node, ast.AugAssign)
             or (isinstance(node, ast.Attribute) and (node.attr in CHANGING or is_in_place(node.attr)))
             or (isinstance(node, ast.keyword) and node.arg in ("inplace", "out"))
-            for node in ast.walk(self.definition)
+            for node in nodes_of(self.definition)
         )
 
     def visit(self, node: ast.AST) -> None:
@@ -733,10 +733,21 @@ def _required_definition(function: Any) -> ast.FunctionDef:
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
     if not all(isinstance(by, ast.Name) and by.id in _DECORATORS for by in definition.decorator_list):
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
-    written = {n.attr for part in definition.body for n in _run(part) if isinstance(n, ast.Attribute)}
-    if not written <= set(_names(function.__code__)):
+    if not _written(definition) <= set(_names(function.__code__)):
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not what runs"))
     return definition
+
+
+@functools.lru_cache(maxsize=4096)  # a definition is read for every model that has it, and never changed
+def nodes_of(definition: ast.FunctionDef) -> list[ast.AST]:
+    """All nodes of a definition that `definition_of` gives."""
+    return [*ast.walk(definition)]
+
+
+@functools.lru_cache(maxsize=4096)
+def _written(definition: ast.FunctionDef) -> frozenset[str]:
+    """The attributes that its code reads."""
+    return frozenset(n.attr for part in definition.body for n in _run(part) if isinstance(n, ast.Attribute))
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:

@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from edbc.base.notebook import shown_name
-from edbc.capture.code.closed import Closed, definition_of, methods_of
+from edbc.capture.code.closed import Closed, definition_of, methods_of, nodes_of
 from edbc.capture.code.expressions import LEAST, Expressions
 from edbc.capture.code.rebind import is_users
 from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
@@ -106,7 +106,7 @@ class Regions:
                 continue
             own = helper.own or next(iter(_parameters(definition)), _OWNER)
             expressions = Expressions(self.closed, helper.module, helper.function, own, frozenset(_bound(definition)))
-            for node in ast.walk(definition):
+            for node in nodes_of(definition):
                 called = self._called(expressions, node) if isinstance(node, ast.Call) else None
                 if called is not None and called.function.__name__ not in found:
                     found[called.function.__name__] = called
