@@ -6,10 +6,9 @@ It runs any model on any device and is what other back ends are compared with. O
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from edbc.base.graph import NodeType
@@ -64,11 +63,7 @@ class ReferenceBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend. What torch allocates inside a call is not counted."""
-        widest = 0
-        for kind, count in segment.placement.widest_batches.items():
-            kernel = kernel_of_type(kind)
-            if isinstance(kernel, ProgramKernel):
-                widest = max(widest, count * kernel.row_bytes)
+        widest = workspace_in_torch(segment, ((k, kernel_of_type(k)) for k in segment.placement.widest_batches))
         return Demand(arena_bytes(segment.placement), widest)
 
     def arenas(self, segment: Segment, demand: Demand) -> TensorArenas:
@@ -78,31 +73,48 @@ class ReferenceBackend:
     def execute(self, segment: Segment, arenas: TensorArenas, kernel_of_type: KernelOfType,
                 on_batch: Callable[[int], None] | None = None) -> None:  # fmt: skip
         """See Backend."""
-        placement = segment.placement
-        rows = torch.from_numpy(placement.rows).to(self.device)
-        sums = torch.from_numpy(placement.segment).to(self.device)
-        sizes = np.diff(segment.schedule.batch_ptr).tolist()
+        rows = torch.from_numpy(segment.placement.rows).to(self.device)
+        items = torch.from_numpy(segment.placement.segment).to(self.device)
         for batch in range(segment.begin, segment.stop):
-            kind = int(segment.schedule.batch_type[batch])
-            at, num = int(placement.start[batch]), int(placement.items[batch])
-            operands: list[Operand] = []
-            for k, node_class in enumerate(segment.graph.types[kind].operands):
-                first = int(placement.run[batch, k])
-                where = first if first >= 0 else rows[at + k * num : at + (k + 1) * num]
-                operands.append((arenas.tensors[placement.class_index[node_class]], where))
-            outputs = [
-                arenas.tensors[placement.class_index[c]].narrow(
-                    0, int(placement.output_row[batch, j]), int(placement.made[batch])
-                )
-                for j, c in enumerate(segment.graph.types[kind].outputs)
-            ]
-            kernel = kernel_of_type(kind)
-            if isinstance(kernel, ExcerptKernel):
-                run_excerpts(batch, segment, arenas, outputs[0])
-            else:
-                run_kernel(kernel, operands, sizes[batch], sums[at : at + num], outputs)
+            kernel = kernel_of_type(int(segment.schedule.batch_type[batch]))
+            run_batch(batch, segment, arenas, kernel, rows, items)
             if on_batch is not None:
                 on_batch(batch)
+
+
+def workspace_in_torch(segment: Segment, kernels: Iterable[tuple[int, Any]]) -> int:
+    """Bytes for the values of the widest batch of these types, those that have a program."""
+    widest = segment.placement.widest_batches
+    return max((widest[k] * kernel.row_bytes for k, kernel in kernels if isinstance(kernel, ProgramKernel)), default=0)
+
+
+def run_batch(batch: int, segment: Segment, arenas: TensorArenas, kernel: Any, rows: torch.Tensor,
+              items: torch.Tensor | None) -> None:  # fmt: skip
+    """One batch by its torch kernel. `rows` are the placement's, `items` say of which node of its batch each is, where
+    there are `counts_items`, both where the arenas are."""
+    placement, schedule = segment.placement, segment.schedule
+    kind, at, num = int(schedule.batch_type[batch]), int(placement.start[batch]), int(placement.items[batch])
+    operands: list[Operand] = []
+    for k, value_class in enumerate(segment.graph.types[kind].operands):
+        first = int(placement.run[batch, k])
+        where = first if first >= 0 else rows[at + k * num : at + (k + 1) * num]
+        operands.append((arenas.tensors[placement.class_index[value_class]], where))
+    outputs = [
+        arenas.tensors[placement.class_index[c]].narrow(
+            0, int(placement.output_row[batch, j]), int(placement.made[batch])
+        )
+        for j, c in enumerate(segment.graph.types[kind].outputs)
+    ]
+    if isinstance(kernel, ExcerptKernel):
+        run_excerpts(batch, segment, arenas, outputs[0])
+        return
+    count = int(schedule.batch_ptr[batch + 1] - schedule.batch_ptr[batch])
+    run_kernel(kernel, operands, count, rows[:0] if items is None else items[at : at + num], outputs)
+
+
+def counts_items(kernel: Any) -> bool:
+    """Whether a torch kernel asks of which node its items are."""
+    return isinstance(kernel, ReductionKernel | RunKernel)
 
 
 def run_kernel(kernel: Any, operands: Sequence[Operand], count: int, segment: torch.Tensor,

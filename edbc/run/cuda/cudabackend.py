@@ -42,8 +42,7 @@ from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.stages import stages_of
 from edbc.run.cuda.table import Longs, borders_of_items, steps_of_batches, vectors_of_batches, work_of_batches
 from edbc.run.cuda.tritonsource import branches_of, copy_branch, extreme_branch, reduction_branches
-from edbc.run.passes.excerptrows import ExcerptKernel, run_excerpts
-from edbc.run.reference import Operand, ProgramKernel, run_kernel
+from edbc.run.reference import ProgramKernel, counts_items, run_batch, workspace_in_torch
 from edbc.run.weights.packed import PackedWeights, PacksOfAll
 
 ELEMENTS = ("f32", "f64", "bf16", "f16")
@@ -198,10 +197,8 @@ class CudaBackend:
         """See Backend. What torch allocates inside a call is not counted."""
         known = self._known(segment, kernel_of_type)
         runs, workspace = self._runs(segment, known)
-        for kind in known.in_torch:
-            kernel = kernel_of_type(kind)
-            if isinstance(kernel, ProgramKernel):
-                workspace = max(workspace, segment.placement.widest_batches[kind] * kernel.row_bytes)
+        in_torch = workspace_in_torch(segment, ((kind, kernel_of_type(kind)) for kind in known.in_torch))
+        workspace = max(workspace, in_torch)
         in_steps = [run.steps for run in runs if not run.in_torch]
         if in_steps:  # the first one fills rows of externals
             in_steps = [*([1] if runs[0].in_torch else []), in_steps[0] + (not runs[0].in_torch), *in_steps[1:]]
@@ -274,7 +271,6 @@ class _Execution:
         self.placement, self.schedule, demand = segment.placement, segment.schedule, arenas.demand
         known = demand.known if isinstance(demand, StepDemand) else None
         self.known = known or backend._known(segment, kernel_of_type)
-        self.classes = self.placement.class_index
 
     def run(self, on_batch: Callable[[int], None] | None) -> None:
         """All batches."""
@@ -311,7 +307,7 @@ class _Execution:
         arenas.note()
         if arenas.indices is None:
             arenas.indices = arenas.upload.indices(placement.rows)
-            if any(isinstance(known.kernels[kind], ReductionKernel) for kind in known.in_torch):
+            if any(counts_items(known.kernels[kind]) for kind in known.in_torch):
                 arenas.segment = arenas.upload.data(torch.from_numpy(placement.segment))
         if known.kinds:
             self.borders, borders = borders_of_items(
@@ -380,26 +376,11 @@ class _Execution:
 
     def _run_in_torch(self, batch: int) -> None:
         """One batch by torch calls on the device, with indices that are there already."""
-        segment, placement, arenas = self.segment, self.placement, self.arenas
+        arenas, kind = self.arenas, int(self.schedule.batch_type[batch])
         arenas.send()
-        node_type = segment.graph.types[kind := int(self.schedule.batch_type[batch])]
-        count = int(self.schedule.batch_ptr[batch + 1] - self.schedule.batch_ptr[batch])
-        at, num = int(placement.start[batch]), int(placement.items[batch])
         assert arenas.indices is not None
-        ix, operands = arenas.indices.tensor, list[Operand]()
-        for k, value_class in enumerate(node_type.operands):
-            first = int(placement.run[batch, k])
-            where = first if first >= 0 else ix[at + k * num : at + (k + 1) * num]
-            operands.append((arenas.tensors[self.classes[value_class]], where))
-        outputs = [
-            arenas.tensors[self.classes[c]].narrow(0, int(placement.output_row[batch, j]), count)
-            for j, c in enumerate(node_type.outputs)
-        ]
-        if isinstance(self.known.kernels[kind], ExcerptKernel):
-            run_excerpts(batch, segment, arenas, outputs[0])
-            return
-        segments = ix[:0] if arenas.segment is None else arenas.segment.tensor[at : at + num]
-        run_kernel(self.known.kernels[kind], operands, count, segments, outputs)
+        items = None if arenas.segment is None else arenas.segment.tensor
+        run_batch(batch, self.segment, arenas, self.known.kernels[kind], arenas.indices.tensor, items)
 
 
 _NONE = np.zeros(0, np.int64)

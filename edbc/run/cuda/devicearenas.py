@@ -58,7 +58,7 @@ class CudaArenas(TensorArenas):
         self.indices: Part | None = None
         """On the device: operand rows of all batches."""
         self.segment: Part | None = None
-        """Of which node of its batch an item is, where torch runs reductions."""
+        """Of which node of its batch an item is, where torch counts items."""
         self.bindings: list[Binding] = []
         self._expected: list[tuple[int, Longs, Part | None]] = []
         self.copies = 0

@@ -9,6 +9,9 @@ import pytest
 import torch
 from bound import RandomTreeModel, plan_for, random_trees
 from devices import DEVICE, NINE, on_device, paths, require_parity, zoo_net
+from gradients import require_equal_gradients
+from helpers import bound
+from torch import nn
 
 from edbc.errors import DeviceError
 from edbc.run.backend import backend_of
@@ -45,6 +48,29 @@ def test_random_trees_equal_eager(seed: int) -> None:
     require_parity(net, [3])
 
     assert net([]) == []
+
+
+class OfRuns(nn.Module):
+    """Functions of all rows of an instance: attention, a reduction, and one that gives a row for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(8, 8), nn.Linear(8, 8, bias=False)
+
+    def forward(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        query = self.query(rows)
+        seen = torch.softmax(query @ self.key(rows).t() / 3, 1) @ rows
+        return seen.logcumsumexp(0).sum(0), torch.cumsum(query, 0)[-1]
+
+
+def test_functions_of_runs_equal_eager() -> None:
+    """Values and gradients; of which node its items are is told to them as to reductions."""
+    model = OfRuns().double().to(DEVICE)
+    instances = [torch.randn(n, 8, dtype=torch.float64) for n in (2, 3, 5, 7, 3)]
+    net = bound(model, instances, rows=True, backend=CudaBackend(DEVICE, use_triton=False))
+
+    assert sum(t.is_run for t in net.prepare(instances).capture.graph.types) == 3
+    require_equal_gradients(net, instances)
 
 
 def same(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
