@@ -160,12 +160,6 @@ _VALUE = rf"(?:{_NUMBER}|{_STRING}|true|false|{_TUPLE})"
 _HEAD = re.compile(rf"({_NAME}) = ({_NAME})\(")
 _ARGUMENT = re.compile(rf"(?:({_NAME})=({_VALUE})|({_NAME})|({_NUMBER}))(?=, |\))")
 _ITEMS = re.compile(_ITEM)
-_IS_NAME = re.compile(_NAME)
-
-
-def is_variable(text: str) -> bool:
-    """True when `text` may name a variable of a cell."""
-    return _IS_NAME.fullmatch(text) is not None
 
 
 def parse_line(text: str) -> Line:

@@ -100,7 +100,6 @@ class _RecordingKernel(CellKernel):
 
     def run(self, rows: Sequence[Longs], count: int, take: Callable[[int, Longs], torch.Tensor],
             outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
-        """See CellKernel."""
         wanted = [a is not None and bool(a[r].any()) for a, r in zip(self._asked, rows, strict=True)]
         gradient, parameters = self._gradient, self._parameters
         blocks: list[tuple[BlockRows, Recorded | None]] = []

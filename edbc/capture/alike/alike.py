@@ -583,7 +583,6 @@ class _Shown(Shown):
         """The same, of leaves that are arrays too."""
 
     def of_tensor(self, item: torch.Tensor) -> Any:
-        """See Shown."""
         number = self.number.get(id(item))
         if number is None and item.dtype in FLOATS:
             number = self.of_memory[memory_of(item)]
@@ -604,11 +603,9 @@ class _Shown(Shown):
         return item if type(stand_in) is torch.Tensor else Array(item, stand_in)
 
     def of_integer(self, value: int) -> Any:
-        """See Shown."""
         self.place += 1
         return value if self.place - 1 in self.asked else Number(self.rec, self.watch, self.place - 1, value)
 
     def of_real(self, value: float) -> Any:
-        """See Shown."""
         self.place += 1
         return value if self.place - 1 in self.asked else Real(self.rec, self.watch, self.place - 1, value)

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edbc.base.graph import Graph
 from edbc.capture.captured.joinloops import Parts
 from edbc.capture.forward.build import Capture
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Slot
-
-Block = NDArray[np.int64]
 
 
 def capture_of(table: TypeTable, parts: Parts, slots: list[Slot], nests: list[Any], constants: dict[int, Any],

@@ -655,7 +655,6 @@ class _Replaced(ast.NodeTransformer):
         self._replaced = replaced
 
     def visit(self, node: ast.AST) -> Any:
-        """See ast.NodeTransformer."""
         new = self._replaced.get(id(node))
         return self.generic_visit(node) if new is None else ast.copy_location(new, node)
 

@@ -201,12 +201,10 @@ class ModelView(CellTracer):
 
     @property
     def names_assigned(self) -> frozenset[str]:  # type: ignore[override]
-        """See CellTracer."""
         return self.closed.assigned
 
     @property
     def is_forward_closed(self) -> bool:  # type: ignore[override]
-        """See CellTracer."""
         return self.closed.is_forward_closed
 
     @property
@@ -215,12 +213,10 @@ class ModelView(CellTracer):
         return self.closed.is_forward_told
 
     def fields_of(self, kind: type) -> frozenset[str] | None:
-        """See CellTracer."""
         return self.closed.fields(kind)
 
     @property
     def boundary(self) -> CodeType:  # type: ignore[override]
-        """See CellTracer."""
         return ModelView._trace.__code__
 
     def _proven(self, names: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -332,11 +328,9 @@ class ModelView(CellTracer):
         return sorted(f"{path}.{name}" if path else name for path, name in self._assigned)
 
     def has_assigned(self, path: str, name: str) -> bool:
-        """See CellTracer."""
         return (path, name) in self._assigned
 
     def note_assigned(self, path: str, name: str) -> None:
-        """See CellTracer."""
         self._assigned.add((path, name))
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -348,14 +342,12 @@ class ModelView(CellTracer):
         return getattr(*home)
 
     def shared(self, ref: SharedRef) -> torch.Tensor:
-        """See CellTracer."""
         tensor = self.tensor(ref.name)
         for view in ref.views:
             tensor = view.apply(tensor, self.shared)
         return tensor
 
     def relied_on(self, ref: SharedRef) -> torch.Tensor | None:
-        """See CellTracer."""
         names = _names_behind(ref)
         tensors = {name: self.tensor(name) for name in names}
         if names & self.unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
@@ -412,16 +404,13 @@ class ModelView(CellTracer):
         return known
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
-        """See CellTracer."""
         trace = self.trace(operation)
         return trace.template, tuple(class_of(value._meta()) for value in trace.outputs)
 
     def demands(self, operation: Operation) -> tuple[frozenset[int], ...]:
-        """See CellTracer."""
         return self.trace(operation).demands
 
     def makes_memory(self, operation: Operation) -> bool:
-        """See CellTracer."""
         trace = self.trace(operation)
         recording, refs = trace.recording, {output.ref for output in trace.outputs}
         value = recording.first_value
@@ -435,11 +424,9 @@ class ModelView(CellTracer):
 
     @property
     def may_draw(self) -> bool:  # type: ignore[override]
-        """See CellTracer."""
         return self.model.training
 
     def draws(self, operation: Operation) -> Sequence[tuple[Draw, ValueClass]]:
-        """See CellTracer."""
         return self.trace(operation).draws
 
     def trace(self, operation: Operation, evaluating: bool = False) -> CellTrace:

@@ -234,7 +234,6 @@ class Indices(Lazy):
         return getattr(torch, f"arg{self.name}")(self.ragged._meta(), self.ragged.at, self.keepdim)
 
     def make(self) -> Value:
-        """See Lazy."""
         function = getattr(torch, f"arg{self.name}")
         return self.rec.node(function, (self.ragged.materialise(), self.ragged.at, self.keepdim), {})
 

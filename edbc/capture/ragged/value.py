@@ -250,7 +250,6 @@ class Ragged(Lazy):
         return Ragged(rec, self.refs, seen.slot, self.at)
 
     def rows(self) -> tuple[Sequence[int], Slot] | None:
-        """See Lazy."""
         is_plain = self.at == 0 and self.whole is None and self.rec.books is None and len(self.refs) > 0
         return (self.refs, self.row) if is_plain else None
 

@@ -66,13 +66,11 @@ class Stack(Lazy):
         """Whether something else may show the same memory: an item, or which of them is the largest."""
 
     def rows(self) -> tuple[Sequence[int], Slot] | None:
-        """See Lazy."""
         if self.whole is not None or self.rec.books is not None:
             return None
         return [item.ref for item in self.items], (self.items[0].squeeze(0) if self.cat else self.items[0]).slot
 
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
-        """See Lazy."""
         name = None if self.aliased else self.materialise()
         return None if name is None or not is_alone(self.rec, name) else turned(self, name)
 
@@ -156,7 +154,6 @@ class _Indices(Lazy):
         return function(self.stack._meta(), 0, keepdim)
 
     def make(self) -> Value:
-        """See Lazy."""
         function, keepdim = self.arguments
         return self.rec.node(function, (self.stack.materialise(), 0, keepdim), {})
 

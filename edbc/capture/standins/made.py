@@ -133,7 +133,6 @@ class Made(Lazy):
         return rec.shared_constant(self.described.key, self.described.make)
 
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
-        """See Lazy."""
         if self.tensor is not None or self.as_rows is not None:
             return None
         constant = self.materialise()

@@ -62,19 +62,15 @@ class Entries(Holder):
     __slots__ = ()
 
     def items(self) -> list[tuple[Any, Any]]:
-        """See Holder."""
         return list(dict.items(self.of))
 
     def get(self, key: Any) -> Any:
-        """See Holder."""
         return dict.get(self.of, key)
 
     def put(self, key: Any, value: Any) -> None:
-        """See Holder."""
         dict.__setitem__(self.of, key, value)
 
     def restore(self, items: list[tuple[Any, Any]]) -> None:
-        """See Holder."""
         self.of.clear()
         for key, value in items:
             self.put(key, value)
@@ -86,15 +82,12 @@ class Items(Holder):
     __slots__ = ()
 
     def items(self) -> list[tuple[Any, Any]]:
-        """See Holder."""
         return list(enumerate(self.of))
 
     def get(self, key: Any) -> Any:
-        """See Holder."""
         return self.of[key] if key < len(self.of) else None
 
     def restore(self, items: list[tuple[Any, Any]]) -> None:
-        """See Holder."""
         self.of.clear()
         self.of.extend(value for _, value in items)
 
@@ -105,20 +98,16 @@ class Members(Holder):
     __slots__ = ()
 
     def items(self) -> list[tuple[Any, Any]]:
-        """See Holder."""
         return [(member, member) for member in self.of]
 
     def get(self, key: Any) -> Any:
-        """See Holder."""
         return key if key in self.of else None
 
     def put(self, key: Any, value: Any) -> None:
-        """See Holder."""
         self.of.discard(key)
         self.of.add(value)
 
     def restore(self, items: list[tuple[Any, Any]]) -> None:
-        """See Holder."""
         self.of.clear()
         self.of.update(value for _, value in items)
 
@@ -129,7 +118,6 @@ class Slots(Holder):
     __slots__ = ()
 
     def items(self) -> list[tuple[Any, Any]]:
-        """See Holder."""
         slots = _WAYS[type(self.of)].slots
         try:
             return [(member, member.__get__(self.of)) for member in slots]
@@ -137,15 +125,12 @@ class Slots(Holder):
             return [(member, member.__get__(self.of)) for member in slots if _is_set(member, self.of)]
 
     def get(self, key: Any) -> Any:
-        """See Holder."""
         return key.__get__(self.of) if _is_set(key, self.of) else None
 
     def put(self, key: Any, value: Any) -> None:
-        """See Holder."""
         key.__set__(self.of, value)
 
     def restore(self, items: list[tuple[Any, Any]]) -> None:
-        """See Holder."""
         for member, _ in self.items():
             member.__delete__(self.of)
         for member, value in items:

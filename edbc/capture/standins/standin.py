@@ -836,15 +836,12 @@ class Changed(Lazy):
     slot = None
 
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
-        """See Lazy."""
         return self.whole if is_alone(self.rec, self.whole) else None  # type: ignore[arg-type]
 
     def rows(self) -> tuple[Sequence[int], Slot] | None:
-        """See Lazy."""
         return None
 
     def materialise(self) -> Value:
-        """See Lazy."""
         return self.whole  # type: ignore[return-value]
 
     def _meta(self) -> torch.Tensor:

@@ -104,15 +104,12 @@ class EachRow(BlockRows):
         self.positions = np.arange(size)
 
     def taken(self, operand: int) -> Longs:
-        """See BlockRows."""
         return self.positions
 
     def count(self, support: Support) -> int:
-        """See BlockRows."""
         return len(self.positions) if support else 1
 
     def spread(self, value: torch.Tensor, support: Support, wider: Support | None = None) -> torch.Tensor:
-        """See BlockRows."""
         return value if support else value.expand(len(self.positions), *value.shape[1:])
 
 

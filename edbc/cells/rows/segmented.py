@@ -148,7 +148,6 @@ class AttentionKernel(RunKernel):
 
     def gradient(self, items: Sequence[torch.Tensor], ptr: Sequence[int], given: torch.Tensor,
                  wanted: Sequence[bool]) -> list[torch.Tensor | None]:  # fmt: skip
-        """See RunKernel."""
         if not given.is_cpu:
             return super().gradient(items, ptr, given, wanted)
         found: list[torch.Tensor | None] = [

@@ -37,7 +37,6 @@ class StagedNet(BatchNet["_Ready"]):
         self.team.close()
 
     def batch(self, batch: Any) -> Any:
-        """See BatchNet."""
         ready = self.prepare(batch)
         with self.team.alone():
             ready.take(batch)
@@ -50,11 +49,9 @@ class StagedNet(BatchNet["_Ready"]):
             return _Ready(self, batch)
 
     def clock(self, batch: Any) -> Clock:
-        """See BatchNet."""
         return clock(lambda: self.batch(batch))
 
     def memory(self, size: int) -> str:
-        """See BatchNet."""
         return f"{4e-6 * self.arena.size * size:,.1f} MB"
 
 

@@ -47,7 +47,6 @@ class DeviceNet(BatchNet["_Ready"]):
         self._ready.clear()
 
     def batch(self, batch: Any) -> Any:
-        """See BatchNet."""
         with torch.no_grad():
             ready = self.prepare(batch)
             ready.take(batch)
@@ -88,7 +87,6 @@ class DeviceNet(BatchNet["_Ready"]):
         return [Span(op.units, op.stream, begin.since(first), end.since(first)) for op, begin, end in recorded]
 
     def memory(self, size: int) -> str:
-        """See BatchNet."""
         elements = sum(torch.Size(unit.shape[1:]).numel() for unit in self.static.graph.units)
         return f"at most {4e-6 * elements * size:,.1f} MB"
 

@@ -137,7 +137,6 @@ class NativeReversal(Reversal):
         return buffer, base
 
     def clear(self) -> None:
-        """See Reversal."""
         super().clear()
         for rows in self._of_segment:
             rows.zero_()
@@ -307,7 +306,6 @@ class NativeReversal(Reversal):
     # --- the pass --------------------------------------------------------------------------------------------------
 
     def take(self, class_index: int, rows: Longs) -> torch.Tensor:
-        """See Reversal."""
         if self._short[class_index]:
             return super().take(class_index, rows)
         size = self.segment.placement.classes[class_index].size
@@ -316,7 +314,6 @@ class NativeReversal(Reversal):
         return result
 
     def add(self, class_index: int, rows: Longs, gradient: torch.Tensor) -> None:
-        """See Reversal."""
         if self._short[class_index]:
             super().add(class_index, rows, gradient)
             return
@@ -334,7 +331,6 @@ class NativeReversal(Reversal):
             self._gradient_of(ref).add_(gradient)
 
     def run(self, results: Any) -> None:
-        """See Reversal."""
         super().run(results)
         for kind in self.tables.adjoints:
             self._unpack(kind)
@@ -356,7 +352,6 @@ class NativeReversal(Reversal):
         self.constants.update(constant_gradients(*whole))
 
     def walk(self, segment: Segment) -> None:
-        """See Reversal."""
         whole = self.batches, self.values, self.rows_of_gradients, self.arrays, self.weights
         for begin, end, dtype in reversed(list(self._stretches(segment))):
             if dtype is None:

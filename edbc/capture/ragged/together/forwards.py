@@ -434,11 +434,9 @@ class _Shown(Shown):
                 self.sizes.append(triple(next(rows).refs))
 
     def of_tensor(self, item: torch.Tensor) -> Any:
-        """See Shown."""
         return symbolic_tensor(self.rec, item, self.rows, self.indices)
 
     def of_numbers(self, item: list[Any]) -> Any:
-        """See Shown."""
         if not width_of(item):
             return None
         vectors = tuple(next(self.indices) for _ in range(vectors_in(item)))
@@ -447,6 +445,5 @@ class _Shown(Shown):
         return Index(self.rec, torch.tensor(item), vectors, 1)
 
     def of_size(self, value: int) -> Any:
-        """See Shown."""
         number = next(self.integers)
         return value if number < 0 else Size(self.rec, value, self.sizes[number])
