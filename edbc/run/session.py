@@ -32,8 +32,9 @@ from edbc.base.garbage import NoGarbageCollection
 from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
 from edbc.capture.alike.alike import Alike
+from edbc.capture.captured.apart import Apart, Kinds
 from edbc.capture.captured.instance import Captured
-from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
+from edbc.capture.captured.joining import Part, capture_each, joined, joined_apart, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Home, Lexicon, home_of, training_of, triangular
 from edbc.capture.code.shadow import ModelView, recording_shadow
@@ -247,6 +248,7 @@ class Net:
         self._unsteady: set[str] = set()
         """Buffers that recordings relied on, and that have changed."""
         self.lexicon = self._new_lexicon(training_of(model))
+        self._apart = Apart(self.lexicon)
         self._lock = threading.RLock()
         self.passes = Passes(
             [
@@ -412,15 +414,25 @@ class Net:
         """What `run` returns first."""
         if self.passes.verifies:
             return self.run(instances)[0]
-        segments = Segments(self)
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
-            capture = self.mini_batch(instances, 0, segments)
-            found = self.run_again(capture, segments.shared)
+            found = self._mini_batch(instances, 0, Segments(self), self._apart)
+        if not isinstance(found, Kinds):
+            return self._results_of(found, {})
+        shared: Shared = {}
+        results: list[Any] = [None] * len(instances)
+        for places, of_kind in zip(found.places, found.captures, strict=True):
+            for at, result in zip(places, self._results_of(of_kind, shared), strict=True):
+                results[at] = result
+        return results
+
+    def _results_of(self, capture: Capture, shared: Shared) -> list[Any]:
+        """What instances that run together return."""
+        with MemoryErrors(f"running {capture.graph.num_nodes:,} nodes"):
+            found = self.run_again(capture, shared)
             if found is not None:
                 return found
             batch = self._placing(MiniBatch(capture=capture))
-        with MemoryErrors(f"running {capture.graph.num_nodes:,} nodes"):
-            return self._executing(batch).results
+            return self._executing(batch.changed(shared=shared)).results
 
     def refresh(self) -> None:
         """Pack all weights anew for the next mini-batch. Needed only after writing to a few elements of a parameter
@@ -479,6 +491,13 @@ class Net:
         """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances; where
         instances read values, of what comes after `run_segment` has executed what is read. Messages count them from
         `first`."""
+        found = self._mini_batch(instances, first, run_segment, None)
+        assert not isinstance(found, Kinds)
+        return found
+
+    def _mini_batch(self, instances: Sequence[Any], first: int, run_segment: RunSegment | None,
+                    apart: Apart | None) -> Capture | Kinds:  # fmt: skip
+        """The same, or the graphs of its kinds."""
         self._follow_code()
         if type(instances) is CapturedBatch:
             self.view.require_unchanged()
@@ -493,7 +512,7 @@ class Net:
         if self.cache is None and Captured not in kinds:
             if self.alike is not None and self.alike.pays:
                 self.view.require_unchanged()
-                found = self.alike.capture(instances)
+                found = self.alike.take(instances, apart)
                 if found is not None:
                     return found
             segments: Any = run_segment or Segments(self)
@@ -505,7 +524,7 @@ class Net:
             return captured
         self.view.require_unchanged()
         if kinds == {Captured}:
-            return joined(self.lexicon, own_parts(self.lexicon, instances, first))
+            return joined_apart(self.lexicon, own_parts(self.lexicon, instances, first), apart)
         return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
 
     def unplanned_reads(self, reads: Reads) -> dict[str, int]:
@@ -569,6 +588,7 @@ class Net:
                 if self.view.unsteady != self._unsteady:
                     self._unsteady = set(self.view.unsteady)
                     self.lexicon = self._new_lexicon(self.lexicon.home.training)
+                    self._apart = Apart(self.lexicon)
 
     def _new_lexicon(self, training: str) -> Lexicon:
         home: Callable[[], Home] = partial(home_of, self, training)

@@ -25,6 +25,7 @@ What forward computes of leaves and numbers alone is torch's at once, as where i
 from __future__ import annotations
 
 import itertools
+import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -38,6 +39,7 @@ from torch import nn
 from edbc.base.kept import Kept
 from edbc.capture.alike.reading import FLOATS, Column, memory_of, names, read, tensor_of_array
 from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Written, filled_each, needed, written
+from edbc.capture.captured.apart import Apart, Kinds
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
 from edbc.capture.captured.nesttext import text_of
@@ -46,6 +48,7 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.table import Source
 from edbc.capture.semantics import rules
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.shown import Shown
@@ -83,6 +86,30 @@ FAILED = 1
 _FAILED = object()
 
 
+class Looks(NamedTuple):
+    """Rows of tables that integers of an instance say."""
+
+    number: int
+    """Of them."""
+    at: bytes
+    """The words that are one, as 64-bit integers."""
+    rows: bytes
+    """How many rows there are, so too."""
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+    """The integers, of the instance's numbers."""
+
+    @classmethod
+    def of(cls, at: Sequence[int], places: Sequence[int], rows: Sequence[int]) -> Looks | None:
+        """None for none."""
+        if not at:
+            return None
+        pick = operator.itemgetter(*places) if len(places) > 1 else operator.itemgetter(slice(places[0], places[0] + 1))
+        return cls(len(at), np.array(at, np.int64).tobytes(), np.array(rows, np.int64).tobytes(), pick)
+
+
+_AT_AND_ROWS = operator.attrgetter("at"), operator.attrgetter("rows")
+
+
 class Mould(NamedTuple):
     """Definition (3)."""
 
@@ -95,10 +122,10 @@ class Mould(NamedTuple):
     numbers of the instance, or as they are."""
     values: Written | None
     """What makes those, where steps do."""
-    at: list[int]
-    """The words that are a row which the instance's integer in one of `places` says, of `rows` that there are."""
-    places: list[int]
-    rows: list[int]
+    looks: Looks | None
+    """What it looks up by the instance's integers."""
+    of_leaves: bool
+    """Whether all constants are leaves."""
 
 
 class Read(NamedTuple):
@@ -160,6 +187,12 @@ class Alike:
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""
+        found = self.take(instances, None)
+        assert not isinstance(found, Kinds)
+        return found
+
+    def take(self, instances: Sequence[Any], apart: Apart | None) -> Capture | Kinds | None:
+        """The same, or each of its kinds."""
         tells_masks = self._tells_masks
         column = read(instances, self._view.fields_of, not tells_masks)
         self.looked += len(instances)
@@ -168,28 +201,31 @@ class Alike:
             return None
         nothing = [()] * len(instances)
         leaves, numbers = column.leaves or nothing, column.numbers or nothing
-        sizes = [1 + len(own) + len(others) for own, others in zip(leaves, numbers, strict=True)]
-        self._looked_size += sum(sizes)
+        size = len(instances) + sum(map(len, leaves)) + sum(map(len, numbers))
+        self._looked_size += size
         moulds: list[Any] = [*map(self._moulds.get, self._keys(column), itertools.repeat(NotImplemented))]
         new: dict[Any, int] = {}
         if NotImplemented in moulds:
             self._learn(_each(column), instances)
             if self._tells_masks and not tells_masks:
-                self.looked, self._looked_size = self.looked - len(instances), self._looked_size - sum(sizes)
-                return self.capture(instances)
+                self.looked, self._looked_size = self.looked - len(instances), self._looked_size - size
+                return self.take(instances, apart)
             keys = self._keys(column)
-            of_new = zip(moulds, keys, sizes, strict=True)
-            new = {key: size for mould, key, size in of_new if mould is NotImplemented}
+            of_new = zip(moulds, keys, leaves, numbers, strict=True)
+            new = {key: 1 + len(own) + len(of) for mould, key, own, of in of_new if mould is NotImplemented}
             moulds = [*map(self._moulds.get, keys)]
         if None in moulds:
             return None
-        found = self._capture(moulds, leaves, numbers)
+        found = self._capture(moulds, leaves, numbers, apart)
         self.found += len(instances) - len(new)
-        self._found_size += sum(sizes) - sum(new.values())
+        self._found_size += size - sum(new.values())
         return found
 
     def _keys(self, column: Column) -> list[Any]:
         """Definition (2), of each instance; None for one whose pattern is new."""
+        only = self._patterns.get(column.patterns[0])
+        if only and not only.asked and column.patterns.count(column.patterns[0]) == len(column.patterns):
+            return [only.number] * len(column.patterns)
         known = [*map(self._patterns.get, column.patterns)]
         if None in known or column.numbers is None or any(of.asked for of in known):  # type: ignore[union-attr]
             numbers = column.numbers or itertools.repeat(())
@@ -207,12 +243,17 @@ class Alike:
         known = self._patterns.get(pattern)
         return () if known is None else known.asked
 
-    def _capture(self, moulds: Sequence[Mould], leaves: Sequence[Any], numbers: Sequence[Any]) -> Capture | None:
+    def _capture(self, moulds: Sequence[Mould], leaves: Sequence[Any], numbers: Sequence[Any],
+                 apart: Apart | None = None) -> Capture | Kinds | None:  # fmt: skip
+        structures = (*[mould.structure for mould in moulds],)
+        places = None if apart is None else apart.places(structures)
+        if places is not None:
+            captures: list[Any] = [self._capture(*_of(at, moulds, leaves, numbers)) for at in places]
+            return None if None in captures else Kinds(places, captures)
         try:
             constants = self._constants(moulds, leaves, numbers)
         except (IndexError, OverflowError, ValueError, RuntimeError):  # which the code is to raise where it has it too
             return None
-        structures = (*[mould.structure for mould in moulds],)
         words = partial(_words_of, moulds, numbers)
         try:
             return joined_alike(self._lexicon, structures, words, [mould.nest for mould in moulds], constants)
@@ -222,6 +263,10 @@ class Alike:
     def _constants(self, moulds: Sequence[Mould], leaves: Sequence[Any],
                    numbers: Sequence[Any]) -> dict[int, torch.Tensor]:  # fmt: skip
         """By source. Raises what torch raises for numbers that are no indices, say."""
+        sources, first = self._lexicon.table.sources, moulds[0]
+        if first.of_leaves and len({*map(id, moulds)}) == 1:
+            return {source: _stacked([of[item] for of in leaves for item in items], *_class_of(sources[source]))
+                    for source, items in first.constants if type(items) is tuple}  # fmt: skip
         pools: dict[int, list[Any]] = {}
         others: set[int] = set()
         wanted: list[Any] = [() if mould.values is None else mould.values.fills for mould in moulds]
@@ -239,11 +284,10 @@ class Alike:
                 else:
                     others.add(source)
                     pool.append(_Others(number, values, items))
-        sources, memory, constants = self._lexicon.table.sources, Memory(leaves), {}
+        memory, constants = Memory(leaves), dict[int, torch.Tensor]()
         filling: dict[Any, list[tuple[int, list[Any]]]] = {}
         for source, pool in pools.items():
-            value_class = sources[source].value_class
-            shape, dtype = value_class.shape, torch_dtype(value_class.dtype)
+            shape, dtype = _class_of(sources[source])
             if source not in others:
                 constants[source] = _stacked(pool, shape, dtype)
                 continue
@@ -368,8 +412,14 @@ class Alike:
         wanted = {item for items in of_items for item in items if type(item) is int}
         structure, own = number_of_structure(self._lexicon, part.words, text), needed(steps.steps, wanted)
         values = written(own, steps.num_leaves) if own else None
-        return Mould(structure, part.words, self._lexicon.nest(text), constants, values, at, [p for p, _ in named],
-                     [rows for _, rows in named])  # fmt: skip
+        of_leaves = values is None and all(type(items) is tuple for _, items in constants)
+        looks = Looks.of(at, [place for place, _ in named], [rows for _, rows in named])
+        return Mould(structure, part.words, self._lexicon.nest(text), constants, values, looks, of_leaves)
+
+
+def _of(places: Sequence[int], moulds: Any, leaves: Any, numbers: Any) -> tuple[list[Any], list[Any], list[Any]]:
+    """Those of some instances."""
+    return [moulds[i] for i in places], [leaves[i] for i in places], [numbers[i] for i in places]
 
 
 def _each(column: Column) -> list[Read]:
@@ -435,6 +485,12 @@ def _of_instance(item: Any, values: Any, numbers: Sequence[Any]) -> Any:
     return item.of(numbers) if kind is OfNumbers else item
 
 
+def _class_of(source: Source) -> tuple[Any, torch.dtype]:
+    """Shape and dtype of its values."""
+    value_class = source.value_class
+    return value_class.shape, torch_dtype(value_class.dtype)
+
+
 def _stacked(pool: Sequence[torch.Tensor], shape: Any, dtype: torch.dtype) -> torch.Tensor:
     """Constants of this class. Raises ValueError where they are of another."""
     found = torch.stack(pool)  # type: ignore[arg-type]
@@ -450,22 +506,21 @@ class _NoRow(Exception):
 def _words_of(moulds: Sequence[Mould], of_instances: Sequence[Sequence[Any]]) -> Words:
     """The words of all, with the rows that instances look up where they stand. Raises _NoRow."""
     words = np.frombuffer(b"".join([mould.words for mould in moulds]), WORD)
-    if not any(mould.at for mould in moulds):
+    looking = [(mould.looks, numbers) for mould, numbers in zip(moulds, of_instances, strict=True)]
+    values = [looks.pick(numbers) for looks, numbers in looking if looks]
+    if not values:
         return words
-    begin, at, values, rows = 0, list[int](), list[int](), list[int]()
-    for mould, numbers in zip(moulds, of_instances, strict=True):
-        at += [begin + place for place in mould.at]
-        values += [numbers[place] for place in mould.places]
-        rows += mould.rows
-        begin += len(mould.words) // WORD.itemsize
     try:
-        found = np.array(values, np.int64)
+        found = np.array([*itertools.chain.from_iterable(values)], np.int64)
     except OverflowError:
         raise _NoRow from None
-    if (found < 0).any() or (found >= np.array(rows)).any():
+    at, rows = (np.frombuffer(b"".join([of(looks) for looks, _ in looking if looks]), np.int64) for of in _AT_AND_ROWS)
+    if (found < 0).any() or (found >= rows).any():
         raise _NoRow
+    sizes = np.array([len(mould.words) // WORD.itemsize for mould in moulds])
+    begin = np.repeat(np.cumsum(sizes) - sizes, [looks.number if looks else 0 for looks, _ in looking])
     words = words.copy()
-    words[at] = found
+    words[begin + at] = found
     return words
 
 

@@ -23,6 +23,7 @@ from torch import nn
 
 from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.captured import checkloops, joinloops
+from edbc.capture.captured.apart import Apart, Kinds
 from edbc.capture.captured.block import capture_of
 from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
 from edbc.capture.captured.joinloops import Parts
@@ -40,6 +41,8 @@ from edbc.errors import EdbcError, InputError, UnsupportedError
 
 _NONE = np.zeros(0, np.bool_)
 WATCHED = 64
+LARGEST_ALIKE = 512
+"""Operands of a mini-batch that is told by its instances' structures, which takes no longer for a large one."""
 _TENSORS, _IS_CPU = {torch.Tensor}, attrgetter("is_cpu")
 _LOOKS_UP = np.ones(5, np.bool_)
 _LOOKS_UP[[joinloops.WHOLE, joinloops.CONSTANT]] = False
@@ -265,6 +268,14 @@ def join(lexicon: Lexicon, words: Words, count: int, constants: dict[int, Any]) 
     return Joined(block, Parts(*parts), slot, constants)
 
 
+def joined_apart(lexicon: Lexicon, parts: Sequence[Part], apart: Apart | None) -> Capture | Kinds:
+    """The Capture of a mini-batch, or of each of its kinds."""
+    places = None if apart is None else apart.places([part.structure for part in parts])
+    if places is None:
+        return joined(lexicon, parts)
+    return Kinds(places, [joined(lexicon, [parts[place] for place in at]) for at in places])
+
+
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
     key = tuple([part.structure for part in parts])
@@ -289,7 +300,7 @@ def joined_alike(lexicon: Lexicon, key: tuple[int | None, ...], words: Callable[
         return known.changed(constants=constants)
     of_all = join(lexicon, words(), len(nests), constants)
     capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
-    if len(capture.graph.operands) > LARGEST:
+    if len(capture.graph.operands) > LARGEST_ALIKE:
         return capture
     capture = with_known_graph(lexicon, capture, key)
     if not (_LOOKS_UP[lexicon.facts().kind_of_source[capture.external_source]]).any():
@@ -417,8 +428,14 @@ def own_part(lexicon: Lexicon, captured: Captured, number: int) -> Part:
 
 def number_of_structure(lexicon: Lexicon, words: bytes, nest_text: str) -> int | None:
     """The number of a small instance's structure; None of another."""
-    is_small = int.from_bytes(words[4:8], "little") <= LARGEST
-    return lexicon.structure(structure_of(words), nest_text) if is_small else None
+    if int.from_bytes(words[4:8], "little") > LARGEST:
+        return None
+    number = lexicon.structure(structure_of(words), nest_text)
+    if number not in lexicon.types_of:
+        types, sources, _ = sections(np.frombuffer(words, WORD))
+        looks_up = _LOOKS_UP[lexicon.facts().kind_of_source[sources]].any() or lexicon.nest(nest_text).assigned
+        lexicon.types_of.add(number, None if looks_up else frozenset(types.tolist()))
+    return number
 
 
 def own_parts(lexicon: Lexicon, instances: Sequence[Captured], first: int) -> list[Part]:

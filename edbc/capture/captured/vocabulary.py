@@ -51,7 +51,7 @@ KINDS = {"row": joinloops.ROW, "whole": joinloops.WHOLE, "constant": joinloops.C
          "offset": joinloops.OFFSET}  # fmt: skip
 _MOST = np.iinfo(np.int32).max
 _MOST_NESTS = 4096
-_MOST_JOINED = 64
+_MOST_JOINED = 512
 
 
 class Home(NamedTuple):
@@ -212,6 +212,9 @@ class Lexicon:
         self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)
         self._structures: Kept[tuple[bytes, str], int] = Kept(_MOST_NESTS)
         self._next_structure = count()
+        self.types_of: Kept[int, frozenset[int] | None] = Kept(_MOST_NESTS)
+        """The types of a structure's nodes, by its number; None where it looks up, draws, or leaves something on the
+        model."""
         self.joined: Kept[Any, Capture] = Kept(_MOST_JOINED)
         """Small mini-batches that look nothing up, without their constants, by the structures of their instances."""
         self._facts: Facts | None = None

@@ -36,7 +36,7 @@ def test_the_bits_are_those_of_steps(name: str, monkeypatch: pytest.MonkeyPatch)
         instances = program.instances(seed, 7)
         stopped = net.run(instances, on_batch=lambda *_: None)[0]
         assert _equal(net(instances), stopped)
-    assert len(ran) == 4
+    assert len(ran) >= 4
 
 
 class _Doubled(nn.Module):
