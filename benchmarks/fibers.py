@@ -11,13 +11,14 @@ the steps of one kind when all wait. `forced` is the decoder by edbc with the wo
 what waiting costs beside it, told per segment as well. `unseen` are mini-batches that come once: segments may be of
 structures that have not been met. Contestants take turns; processor time, median of the rounds. At the end: what
 suspending an instance and resuming it takes, with torch's state and the recorder's, and what switching greenlets takes
-alone; and what a segment takes of the host beside its kernels: to cut it off, find what runs it, run that, and hand out
+alone; and what a segment takes of the host beside native code: to cut it off, find what runs it, run that, and hand out
 its values.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import queue
 import statistics
 import sys
@@ -34,7 +35,7 @@ import torch
 
 from edbc.capture.forward.fibers import Fiber, Fibers, require_greenlet
 from edbc.capture.forward.states import OwnAttributes
-from edbc.run.cpu import cpubackend
+from edbc.run.cpu import cpubackend, segmentatonce
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import compile_model
@@ -258,13 +259,18 @@ def suspending(net: Net) -> tuple[float, float]:
 
 
 def of_a_segment(net: Net, batches: list[list[Any]]) -> tuple[float, float]:
-    """Microseconds per segment: of the host beside the kernels, and of the kernels. Of some mini-batches the least."""
+    """Microseconds per segment: of the host beside native code, and of that, which of segments of known structures is
+    what binds their operands and carries their values, too. Of some mini-batches the least."""
     in_kernels, cuts = [0.0], []
 
-    def walk(*args: Any) -> None:
-        started = time.thread_time()
-        run(*args)
-        in_kernels[0] += time.thread_time() - started
+    def timed(run: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            started = time.thread_time()
+            found = run(*args)
+            in_kernels[0] += time.thread_time() - started
+            return found
+
+        return call
 
     def cut(*args: Any) -> None:
         started, before = time.thread_time(), in_kernels[0]
@@ -272,9 +278,12 @@ def of_a_segment(net: Net, batches: list[list[Any]]) -> tuple[float, float]:
         kernels = in_kernels[0] - before
         cuts.append((time.thread_time() - started - kernels, kernels))
 
-    run, whole = cpubackend.walk, Fibers._cut
+    whole, native = Fibers._cut, [(cpubackend, "walk"), (segmentatonce, "run_at_once")]
     found = []
-    with mock.patch.object(Fibers, "_cut", cut), mock.patch.object(cpubackend, "walk", walk):
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(mock.patch.object(Fibers, "_cut", cut))
+        for module, name in native:
+            patches.enter_context(mock.patch.object(module, name, timed(getattr(module, name))))
         for batch in batches * 3:
             cuts.clear()
             net(batch)
@@ -352,7 +361,7 @@ def measure(name: str, options: argparse.Namespace) -> None:
     with_state, bare = suspending(net)
     print(f"suspending and resuming {with_state:.2f} us, two bare switches {bare:.2f} us")
     with torch.no_grad():
-        print("a segment: {:.0f} us of the host beside {:.0f} us of its kernels".format(*of_a_segment(net, batches)))
+        print("a segment: {:.0f} us of the host beside {:.0f} us of native code".format(*of_a_segment(net, batches)))
     others = [f"{key} {best[key]:.1f}" for key in ("generators", "threads", "forced") if key in best]
     if others:
         print(f"other ways, ms: {', '.join(others)}")

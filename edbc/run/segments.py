@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from edbc.capture.forward.build import Capture
     from edbc.capture.forward.carried import Table
+    from edbc.capture.forward.cutting import Segment
     from edbc.run.passes.arenas import Shared
     from edbc.run.passes.minibatch import MiniBatch
     from edbc.run.session import Net, Stats
@@ -28,12 +29,13 @@ class Segments:
         self.scheduling = 0.0
         self.execution = 0.0
 
-    def __call__(self, captured: Capture) -> Sequence[Table]:
+    def again(self, segment: Segment) -> Sequence[Table] | None:
         """See `edbc.capture.forward.cutting.RunSegment`."""
-        if self.stats is None and self.on_segment is None and not self.without:
-            known = self.net.run_again(captured, self.shared)
-            if known is not None:
-                return known
+        is_told = self.stats is not None or self.on_segment is not None or self.without
+        return None if is_told else self.net.run_segment(segment, self.shared)
+
+    def __call__(self, captured: Capture) -> Sequence[Table]:
+        """The same."""
         started = time.perf_counter()
         prepared = self.net.prepare_captured(captured, self.without)
         if self.stats is not None:

@@ -40,6 +40,7 @@ from edbc.capture.captured.vocabulary import Home, Lexicon, home_of, training_of
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
+from edbc.capture.forward.cutting import Segment as Cutout
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import MAX_READS, Reads
 from edbc.capture.forward.structures import MOST
@@ -95,7 +96,7 @@ from edbc.run.passes.minibatch import (
     verify_shared,
 )
 from edbc.run.passes.placement import Longs, place
-from edbc.run.passes.share import share
+from edbc.run.passes.share import may_share, share
 from edbc.run.segments import Segments
 from edbc.run.stream import OnError, stream
 from edbc.run.weights import touched
@@ -688,6 +689,17 @@ class Net:
                 found: list[Any] = at_once.run(capture, shared, self.view)
                 return found
         return run_whole(self.backend, MiniBatch(capture=capture, **known), self.kernel, self.view, shared)
+
+    def run_segment(self, segment: Cutout, shared: Shared) -> list[Any] | None:
+        """The same of a segment that instances wait for, of which no Capture is made where nobody asks for one."""
+        structure = segment.known.structure
+        known = self._known.get(id(structure.graph))
+        at_once = None if known is None or self.passes.verifies else known["at_once"]
+        if at_once is None or not at_once.takes_segments or (self.share and may_share(structure)):
+            return self.run_again(segment.capture(), shared)
+        with WithoutGradients():
+            found: list[Any] = at_once.run(segment, shared, self.view)
+            return found
 
     def _executed(self, batch: MiniBatch) -> MiniBatch:
         told = batch.on_batch

@@ -6,19 +6,51 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from edbc.capture.forward.returned import Collected
     from edbc.capture.record.recording import Recording
 
-Table = torch.Tensor | list[torch.Tensor]
-"""Values of one class, `(rows, ...)`, or one by one where autograd shall know them so."""
 _EXCLUDE: Any = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
+_OF_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.bool: np.bool_}
 _VIEWS: Any = None if _EXCLUDE is None else torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
+
+class Piece(NamedTuple):
+    """Rows on the host, a tensor where somebody asks for one: making it takes longer than reading numbers."""
+
+    memory: NDArray[np.uint8]
+    """Others are in it, too."""
+    begin: int
+    end: int
+    address: int
+    of_row: int
+    """Bytes of a row."""
+    shape: tuple[int, ...]
+    """`(rows, ...)`."""
+    dtype: torch.dtype
+
+    def tensor(self) -> torch.Tensor:
+        """The rows."""
+        count = (self.end - self.begin) // self.dtype.itemsize
+        return torch.frombuffer(self.memory, dtype=self.dtype, count=count, offset=self.begin).view(self.shape)
+
+    def numbers(self) -> list[Any]:
+        """All elements."""
+        dtype = _OF_NUMPY.get(self.dtype)
+        if dtype is None:
+            return _numbers_of(self.tensor())
+        numbers: list[Any] = self.memory[self.begin : self.end].view(dtype).tolist()
+        return numbers
+
+
+Table = torch.Tensor | list[torch.Tensor] | Piece
+"""Values of one class, `(rows, ...)`, or one by one where autograd shall know them so."""
 
 
 class Carried(Sequence[torch.Tensor]):
@@ -32,32 +64,35 @@ class Carried(Sequence[torch.Tensor]):
         self.in_tables = True
         """Whether `where` can tell."""
         self._tables: list[Table] = []
-        self._rows: dict[int, Sequence[torch.Tensor]] = {}
-        """The rows of a table as tensors, by its number, once somebody has asked for one."""
-        self._numbers: dict[int, list[Any]] = {}
-        """The same as Python's numbers."""
+        self.rows: list[torch.Tensor | None] = []
+        """Those of a table as tensors, once somebody has asked for one."""
+        self.numbers: list[Any] = []
+        """The same as Python's numbers, where they are numbers."""
         self._on_host: dict[int, torch.Tensor] = {}
         """Rows that have crossed from a device."""
         self._starts: list[int] = []
-        self._end = 0
-        """Of the rows of all tables."""
         self._where = np.empty((8, 3), np.int64)
         """Of every table: its first row, and the address and the bytes of a row."""
         self._address = self._where.ctypes.data
 
     def add(self, table: Table) -> None:
         """Append the rows of a table."""
-        number, start = len(self._tables), self._end
+        number, start = len(self._tables), len(self.rows)
         self._starts.append(start)
-        self._end = start + (len(table) if isinstance(table, list) else table.shape[0])
         self._tables.append(table)
-        if isinstance(table, list):
-            self.in_tables = False
-            return
+        if isinstance(table, Piece):
+            count, address, of_row = table.shape[0], table.address, table.of_row
+        elif isinstance(table, list):
+            count, address, of_row, self.in_tables = len(table), 0, 0, False
+        else:
+            count, address, of_row = table.shape[0], table.data_ptr(), table.stride(0) * table.itemsize
+        self.rows += [None] * count
+        if self.are_numbers:
+            self.numbers += [None] * count
         if number == len(self._where):
             self._where = np.concatenate([self._where, self._where])
             self._address = self._where.ctypes.data
-        self._where[number] = start, table.data_ptr(), table.stride(0) * table.itemsize
+        self._where[number] = start, address, of_row
 
     def __len__(self) -> int:
         return self.length
@@ -68,22 +103,28 @@ class Carried(Sequence[torch.Tensor]):
         return number if index >= self._starts[number] else bisect_right(self._starts, index) - 1
 
     def __getitem__(self, index: Any) -> Any:
-        number = self._table_of(index)
-        rows = self._rows.get(number)
-        if rows is None:
-            table = self._tables[number]
-            rows = self._rows[number] = table if isinstance(table, list) else each_row(table)
-        return rows[index - self._starts[number]]
+        found = self.rows[index]
+        if found is None:
+            number = self._table_of(index)
+            table, start = _as_tensors(self._tables[number]), self._starts[number]
+            tensors = table if isinstance(table, list) else each_row(table)
+            self.rows[start : start + len(tensors)] = tensors
+            found = tensors[index - start]
+        return found
 
     def number(self, index: int) -> Any:
         """What a row is, of values of one element; its table's cross with it."""
-        number = len(self._starts) - 1
-        if index < self._starts[number]:
+        found = self.numbers[index]
+        if found is None:
             number = self._table_of(index)
-        numbers = self._numbers.get(number)
-        if numbers is None:
-            numbers = self._numbers[number] = _numbers_of(self._tables[number])
-        return numbers[index - self._starts[number]]
+            self.have_numbers(number, _numbers_of(self._tables[number]))
+            found = self.numbers[index]
+        return found
+
+    def have_numbers(self, number: int, numbers: list[Any]) -> None:
+        """Of all rows of a table."""
+        start = self._starts[number]
+        self.numbers[start : start + len(numbers)] = numbers
 
     def on_host(self, index: int) -> torch.Tensor:
         """A row there."""
@@ -125,7 +166,10 @@ class Given:
             if pool is None:
                 rest.append(number)
                 continue
-            tensor = pool[index[external]]
+            at = index[external]
+            tensor = pool.rows[at]
+            if tensor is None:
+                tensor = pool[at]
             for step in collected.slots[number].views:
                 tensor = step.apply(tensor)
             tensors[number] = tensor
@@ -144,7 +188,7 @@ class Given:
 def copy_to_host(rows: Sequence[tuple[Carried, int]]) -> int:
     """Let rows cross from a device in one copy, with the whole tables of those that are numbers: how many bytes."""
     places = dict.fromkeys((pool, pool._table_of(i) if pool.are_numbers else i) for pool, i in rows)
-    tensors = [torch.as_tensor(pool._tables[at]) if pool.are_numbers else pool[at] for pool, at in places]
+    tensors = [torch.as_tensor(_as_tensors(pool._tables[at])) if pool.are_numbers else pool[at] for pool, at in places]
     pieces = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
     if not pieces:
         return 0
@@ -152,7 +196,7 @@ def copy_to_host(rows: Sequence[tuple[Carried, int]]) -> int:
     for (pool, at), tensor, part in zip(places, tensors, parts, strict=True):
         found = part.clone().view(tensor.dtype).view(tensor.shape)
         if pool.are_numbers:
-            pool._numbers[at] = _numbers_of(found)
+            pool.have_numbers(at, _numbers_of(found))
         else:
             pool._on_host[at] = found
     return sum(map(len, pieces))
@@ -161,8 +205,14 @@ def copy_to_host(rows: Sequence[tuple[Carried, int]]) -> int:
 def _numbers_of(table: Table) -> list[Any]:
     if isinstance(table, list):
         return [row.item() for row in table]
+    if isinstance(table, Piece):
+        return table.numbers()
     numbers: list[Any] = table.reshape(-1).tolist()
     return numbers
+
+
+def _as_tensors(table: Table) -> torch.Tensor | list[torch.Tensor]:
+    return table.tensor() if isinstance(table, Piece) else table
 
 
 def each_row(table: torch.Tensor) -> Sequence[torch.Tensor]:

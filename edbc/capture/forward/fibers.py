@@ -234,6 +234,7 @@ class Fibers:
         self.recorder = recorder
         self.attributes = attributes
         self.run_segment = run_segment
+        self._run_again = getattr(run_segment, "again", None)
         self.guarded = guarded
         self.aborted = aborted
         """Nodes of an earlier attempt that nobody has executed."""
@@ -258,7 +259,7 @@ class Fibers:
         Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
-        rec.reading, rec.read_integer, rec.made = self.read, self.read_integer, []
+        rec.reading, rec.read_integer, rec.made = self.reader(), self.read_integer, []
 
         def run_one(instance: Any) -> Any:
             result = forward(instance)
@@ -379,42 +380,51 @@ class Fibers:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def read(self, symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> Any:
-        """The tensor that a stand-in stands for, once it exists; where it is of one element, that `as_number`, which is
-        told where its class is known to be of one. `place` is that of an integer that was not read yet."""
-        rec, fiber = self.recorder, self.running
-        if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
-            self._refuse_reader()
-        noted = fiber.noted
-        if place >= 0:
-            where = noted[place][0]
-        else:
-            if site is None:
-                frame = _getframe(2)  # of what the user calls: nearly always it is the user's own
-                site = rec.read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
-            where = site.where
-            if len(noted) >= rec.max_reads:
-                self._stop(fiber, where)
-        value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
-        if value.ref >= 0:
-            self._wait(fiber, value)
-        number = -1 - (value.ref + rec.first_external)
-        rows, index, views = (
-            rec.constants.get(rec.external_source[number]),
-            rec.external_index[number],
-            value.slot.views,
-        )
-        if rows is None:
-            rows, index = [self._parameter(number)], 0
-        is_number = as_number and type(rows) is Carried and rows.are_numbers and not views
-        if not is_number and type(rows) is Carried and rec.device.type != "cpu":
-            rows, index = [rows.on_host(index)], 0
-        read = where, rows, index, views
-        if place >= 0:
-            noted[place] = read
-        else:
-            noted.append(read)
-        return rows.number(index) if is_number else _read_of(read).tensor  # type: ignore[union-attr]
+    def reader(self) -> Callable[..., Any]:
+        """What gives the tensor that a stand-in stands for, once it exists; where it is of one element, that
+        `as_number`, which is told where its class is known to be of one. `place` is that of an integer that was not
+        read yet.
+
+        A function of what stays in a mini-batch: looking that up took as long as reading.
+        """
+        rec, getcurrent, read_sites = self.recorder, self._getcurrent, self.recorder.read_sites
+        constants, sources, indices = rec.constants, rec.external_source, rec.external_index
+        before_first, most = -1 - rec.first_external, rec.max_reads
+
+        def read(symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> Any:
+            fiber = self.running
+            if fiber is None or getcurrent() is not fiber.greenlet or self.is_cancelled:
+                self._refuse_reader()
+            noted = fiber.noted
+            if place < 0:
+                if site is None:
+                    frame = _getframe(2)  # of what the user calls: nearly always it is the user's own
+                    site = read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
+                if len(noted) >= most:
+                    self._stop(fiber, site.where)
+            value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
+            if value.ref >= 0:
+                self._wait(fiber, value)
+            number = before_first - value.ref
+            rows, index, views = constants.get(sources[number]), indices[number], value.slot.views
+            if as_number and not views and type(rows) is Carried and rows.are_numbers:
+                if place < 0:
+                    noted.append((site.where, rows, index, views))  # type: ignore[union-attr]
+                else:
+                    noted[place] = noted[place][0], rows, index, views
+                found = rows.numbers[index]
+                return rows.number(index) if found is None else found
+            if rows is None:
+                rows, index = [self._parameter(number)], 0
+            elif type(rows) is Carried and rec.device.type != "cpu":
+                rows, index = [rows.on_host(index)], 0
+            if place >= 0:
+                noted[place] = noted[place][0], rows, index, views
+            else:
+                noted.append((site.where, rows, index, views))  # type: ignore[union-attr]
+            return _read_of(noted[place]).tensor
+
+        return read
 
     def read_integer(self, value: Value) -> Any:
         """The integer in a value of one element: as one that is read when somebody looks at it (`standins.unread`), or
@@ -425,7 +435,7 @@ class Fibers:
         frame = _getframe(3)
         site = self.recorder.read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
         if site.at_once:
-            found = self.read(value, True, -1, site)
+            found = self.recorder.reading(value, True, -1, site)  # type: ignore[misc]
             return found.item() if issubclass(type(found), torch.Tensor) else found
         if len(fiber.noted) >= self.recorder.max_reads:
             self._stop(fiber, site.where)
@@ -499,7 +509,9 @@ class Fibers:
         self.aborted = 0
         begin = time.perf_counter()
         with watched_by(None), entered(None) if rec.home is not None else _AS_IT_IS:
-            tables = self.run_segment(segment.capture)
+            tables = None if self._run_again is None else self._run_again(segment)
+            if tables is None:
+                tables = self.run_segment(segment.capture())
         executed = copied = time.perf_counter()
         for pool, table in zip(segment.pools, tables, strict=True):
             pool.add(table)
@@ -510,8 +522,7 @@ class Fibers:
         if rec.device.type != "cpu":
             copied_bytes = self._copy([fiber.wanted.ref for fiber in waiting if fiber.wanted is not None])
             copied = time.perf_counter()
-        nodes = segment.capture.graph.num_nodes
-        self.reads.cuts.append(Cut(len(waiting), nodes, begin, executed, copied, copied_bytes))
+        self.reads.cuts.append(Cut(len(waiting), segment.known.num_nodes, begin, executed, copied, copied_bytes))
 
     def _copy(self, refs: Sequence[int]) -> int:
         """What is read crosses to the host: how many bytes."""

@@ -181,10 +181,12 @@ def _reading_number(name: str, convert: Callable[[Any], Any] | None = None) -> C
     method = getattr(torch.Tensor, name)
 
     def read(self: Any) -> Any:
-        if self.rec.has_ended or self.rec.reading is None:
-            self._read()
-        found = self.rec.reading(self, True)
-        if issubclass(type(found), torch.Tensor):
+        rec = self.rec
+        reading = rec.reading
+        if reading is None or rec.has_ended:
+            return method(self._read())
+        found = reading(self, True)
+        if type(found) is not bool and issubclass(type(found), torch.Tensor):
             return method(found)
         return found if convert is None else convert(found)
 
@@ -596,13 +598,15 @@ class Value(Symbol):
     def item(self) -> Any:
         """As of Symbol."""
         rec = self.rec
-        later = None if self.slot.floats else unread(rec, self)
-        if later is not None:
-            return later
-        if rec.has_ended or rec.reading is None:
-            self._read()
-        found = rec.reading(self, True)  # type: ignore[misc]
-        return found.item() if issubclass(type(found), torch.Tensor) else found
+        if not self.slot.floats:
+            later = unread(rec, self)
+            if later is not None:
+                return later
+        reading = rec.reading
+        if reading is None or rec.has_ended:
+            return self._read().item()
+        found = reading(self, True)
+        return found if type(found) is float or not issubclass(type(found), torch.Tensor) else found.item()
 
     def tolist(self) -> Any:
         """Nested lists, or the number itself."""

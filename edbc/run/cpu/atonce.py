@@ -55,6 +55,9 @@ class Leaving:
 class AtOnce:
     """See the module's docstring. Threads may share it."""
 
+    takes_segments = False
+    """Whether `run` takes what is cut off as it is (`edbc.capture.forward.cutting`), in the place of its Capture."""
+
     def __init__(self, backend: CpuBackend, batch: MiniBatch, demand: CpuDemand):
         """`serves(batch, demand)` holds."""
         self._backend, self._demand, self._schedule = backend, demand, batch.schedule

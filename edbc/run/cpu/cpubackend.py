@@ -40,9 +40,11 @@ from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import threads_of_products
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cpu.atonce import AtOnce, Leaving, laid_out, plain
+from edbc.run.cpu.segmentatonce import SegmentAtOnce
 from edbc.run.cpu.team import TEAM, words
 from edbc.run.cpu.walk import (
     IN_MEMORY,
+    LIKE,
     ONE_ROW,
     ROWS,
     TAKEN,
@@ -76,8 +78,6 @@ _BASE = IN_MEMORY * WORDS
 STACKED = 16
 """Constants of a class up to which each is read where it is: looking at one takes 0.4 microseconds, a stack 10 and 0.13
 for each."""
-_LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0), torch.bfloat16: np.uint16(0)}
-"""What tells `walk` an element type; numba has none for bfloat16, whose bits are integers to it."""
 
 
 @frozen
@@ -332,7 +332,7 @@ class CpuBackend:
         """See Backend."""
         if isinstance(kernel, ReductionKernel | ExcerptKernel):
             dtypes = {torch_dtype(c.dtype) for c in node_type.outputs}
-            return len(dtypes) == 1 and dtypes <= _LIKE.keys()
+            return len(dtypes) == 1 and dtypes <= LIKE.keys()
         return isinstance(kernel, NativeKernel | ChoiceKernel | ComparisonKernel)
 
     def path(self, node_type: NodeType, kernel: Any) -> Path:
@@ -400,16 +400,23 @@ class CpuBackend:
              shot: Snapshot, workspace: int, memory: Longs, dtype: torch.dtype) -> None:  # fmt: skip
         """Run native batches, as many threads as pay for a stretch of them. Memory is a record; behind the workspace is
         that of the scratch row."""
+        with self.helped(stretch, schedule, demand, shot, dtype) as team:
+            walk(*batches, BLOCK, workspace, workspace + demand.workspace, dtype.itemsize, demand.record, memory,
+                 shot.record, LIKE[dtype], team or 0)  # fmt: skip
+
+    def helped(self, stretch: tuple[int, int], schedule: Schedule, demand: CpuDemand, shot: Snapshot,
+               dtype: torch.dtype) -> AbstractContextManager[int | None]:  # fmt: skip
+        """As many threads as pay for a stretch."""
         work = partial(count_work, *stretch, schedule.batch_type, schedule.batch_ptr, shot.products,
                        len(schedule.nodes))  # fmt: skip
-        with self._threads(work, dtype.itemsize, demand.scratch) as team:
-            walk(*batches, BLOCK, workspace, workspace + demand.workspace, dtype.itemsize, demand.record, memory,
-                 shot.record, _LIKE[dtype], team or 0)  # fmt: skip
+        return self._threads(work, dtype.itemsize, demand.scratch)
 
     def at_once(self, batch: MiniBatch) -> AtOnce | None:
-        """What runs segments of the structure of a placed one from now on; None where `execute` has to."""
+        """What runs mini-batches of the structure of a placed one from now on; None where `execute` has to."""
         demand = batch.demand
         assert isinstance(demand, CpuDemand)
+        if SegmentAtOnce.serves(batch, demand):
+            return SegmentAtOnce(self, batch, demand, BLOCK)
         return AtOnce(self, batch, demand) if AtOnce.serves(batch, demand) else None
 
     @property
@@ -430,7 +437,7 @@ class CpuBackend:
 
             def run(lane: int, workspace: int, scratch: int) -> None:
                 walk_stages(lane, BLOCK, workspace, scratch, dtype.itemsize, demand.record, arenas.record, shot.record,
-                            _LIKE[dtype], demand.tasks, shared.ctypes.data)  # fmt: skip
+                            LIKE[dtype], demand.tasks, shared.ctypes.data)  # fmt: skip
 
             for lane in range(1, count + 1):
                 TEAM.call(lane, partial(_in_lane, run, lane, room), room + aligned(demand.scratch))
@@ -483,7 +490,7 @@ def _stretches(
     if len(found) == 1 and None not in found:
         yield 0, schedule.num_batches, found.pop()
         return
-    order = [None, *_LIKE]
+    order = [None, *LIKE]
     group = np.zeros(max(elements, default=0) + 1, np.int64)
     for kind, dtype in elements.items():
         group[kind] = order.index(dtype)

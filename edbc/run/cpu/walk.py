@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from edbc.cells.kernels import outer, steps
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
@@ -59,6 +60,15 @@ REDUCTION = COMPARISON + NUM_COMPARISONS
 """What runs a type: torch, steps, copies, a choice, or (from COMPARISON and from REDUCTION on) the comparison of that
 number in `choice.COMPARISONS` and the reduction of that number in `reduction.OPS`."""
 
+INDICES, EACH, ONE_ROW, ROWS = -3, -2, -1, 0
+"""What externals of a source are: their indices themselves; or, at an address, the addresses of each, a row for all,
+rows, or as many tables."""
+
+LIKE = {torch.float32: np.float32(0), torch.float64: np.float64(0), torch.bfloat16: np.uint16(0)}
+"""What tells `walk` an element type; numba has none for bfloat16, whose bits are integers to it."""
+
+LINE = 64
+"""Bytes of a cache line."""
 TAKEN = 64
 """Offset in bytes; see `walk_stages`."""
 
@@ -360,8 +370,47 @@ def _take_tasks(
         pass
 
 
-def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
-    """`walk` and `walk_stages`; see NOTE: [Stale caches]."""
+@_jit
+def _carried_row(where, count, row):
+    """The address of a row of `count` tables, of each of which there are the first row, and the address and the bytes
+    of a row from the address `where` on. Nearly all are of the last one."""
+    first, end = count - 1, count
+    if load(where, 3 * first, _LONG) > row:
+        first = 0
+        while end - first > 1:
+            middle = (first + end) // 2
+            if load(where, 3 * middle, _LONG) > row:
+                end = middle
+            else:
+                first = middle
+    begin = load(where, 3 * first, _LONG)
+    return load(where, 3 * first + 1, _LONG) + (row - begin) * load(where, 3 * first + 2, _LONG)
+
+
+@_jit
+def _bind(c, first, last, rows, index, at, kind, memory):
+    """Of one table; see `bind_tables`."""
+    start, stride = memory.external_start[c], memory.stride[c] if kind == ROWS else 0
+    for i in range(first, last):
+        if kind > ROWS:
+            found = _carried_row(at, kind, index[i])
+        elif kind == EACH:
+            found = load(at, index[i], _LONG)
+        else:
+            found = at + index[i] * stride if kind >= ONE_ROW else index.ctypes.data + 8 * i
+        memory.external_address[start + rows[i]] = found
+
+
+@_jit
+def _gather(target, rows, c, memory):
+    """See `gather_rows`."""
+    size = memory.stride[c]
+    for i in range(len(rows)):
+        copy_bytes(target + i * size, address_of_row(memory, c, rows[i]), size)
+
+
+def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None], Callable[..., tuple[int, int]]]:
+    """`walk`, `walk_stages` and `run_at_once`; see NOTE: [Stale caches]."""
 
     @njit(cache=True, **_flags)
     def walk(begin, end, block, workspace, scratch, width, of_batches, of_memory, of_tables, like, team):
@@ -393,11 +442,41 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
         _take_tasks(lane, tasks, shared, block, batches, memory, tables, bases, strides, classes, at, totals, slots,
                     width, like)  # fmt: skip
 
-    return walk, walk_stages
+    @njit(cache=True, **_flags)
+    def run_at_once(index, told, of_segment, of_tables, address, carried, like, team):
+        """Bind, run and carry a segment of a structure that is placed (`edbc.run.cpu.atonce`). External i is row
+        `index[i]` of its source, of which `told` has an address and what is there, as `bind_tables` takes them.
+        `address` is that of the values. Returns the address from which on what is carried stands, and where in
+        `carried` that is."""
+        at = of_segment.ctypes.data
+        of_memory = vector_of(at, 7, _LONG).copy()
+        memory = _memory_of(of_memory)
+        rows, order, of_source = vector_of(at, 0, _LONG), vector_of(at, 1, _LONG), matrix_of(at, 2, _LONG)
+        want_rows, wants, sizes = vector_of(at, 3, _LONG), matrix_of(at, 4, _LONG), vector_of(at, 5, _LONG)
+        for c in range(len(memory.base)):
+            memory.base[c] += address
+        in_order = np.empty(len(order), np.int64)
+        for i in range(len(order)):
+            in_order[i] = index[order[i]]
+        for k in range(len(of_source)):
+            number = of_source[k, 0]
+            _bind(of_source[k, 1], of_source[k, 2], of_source[k, 3], rows, in_order, told[number, 0], told[number, 1],
+                  memory)  # fmt: skip
+        workspace = address + sizes[2]
+        walk(0, sizes[0], sizes[1], workspace, workspace + sizes[3], sizes[4], vector_of(at, 6, _LONG), of_memory,
+             of_tables, like, team)  # fmt: skip
+        unaligned, first = carried.ctypes.data, 0
+        target = (unaligned + LINE - 1) // LINE * LINE
+        for k in range(len(wants)):
+            _gather(target + wants[k, 2], want_rows[first : first + wants[k, 1]], wants[k, 0], memory)
+            first += wants[k, 1]
+        return target, target - unaligned + ((len(of_memory) | len(in_order)) & 0)  # freed behind their last mention
+
+    return walk, walk_stages, run_at_once
 
 
 COMPILED_IN = (blas, choiceloop, outer, pointers, reduction, steps, tasks, teamwork)
-walk, walk_stages = _build(checksum(*COMPILED_IN))
+walk, walk_stages, run_at_once = _build(checksum(*COMPILED_IN))
 
 
 @njit(cache=True)
@@ -419,10 +498,7 @@ def frame_of(class_rows, class_externals, row_bytes, alignment):
 @njit(cache=True, nogil=True, **UNCOUNTED)
 def gather_rows(target, rows, c, of_memory):
     """Copy rows of class c to consecutive places from address `target` on. Memory comes as a record."""
-    memory = _memory_of(of_memory)
-    size = memory.stride[c]
-    for i in range(len(rows)):
-        copy_bytes(target + i * size, address_of_row(memory, c, rows[i]), size)
+    _gather(target, rows, c, _memory_of(of_memory))
 
 
 @njit(cache=True, nogil=True, **UNCOUNTED)
@@ -436,27 +512,6 @@ def gather_mixed(target, rows, classes, of_memory):
         target += size
 
 
-ONE_ROW, ROWS = -1, 0
-"""What `bind_tables` finds at an address: a row for all, rows, or as many tables."""
-
-
-@_jit
-def _carried_row(where, count, row):
-    """The address of a row of `count` tables, of each of which there are the first row, and the address and the bytes
-    of a row from the address `where` on. Nearly all are of the last one."""
-    first, end = count - 1, count
-    if load(where, 3 * first, _LONG) > row:
-        first = 0
-        while end - first > 1:
-            middle = (first + end) // 2
-            if load(where, 3 * middle, _LONG) > row:
-                end = middle
-            else:
-                first = middle
-    begin = load(where, 3 * first, _LONG)
-    return load(where, 3 * first + 1, _LONG) + (row - begin) * load(where, 3 * first + 2, _LONG)
-
-
 @njit(cache=True, nogil=True, **UNCOUNTED)
 def bind_tables(rows, index, tables, of_memory, address):
     """Of each of `tables`, a class, a range of i, an address, and ROWS, ONE_ROW, or how many tables earlier segments
@@ -466,8 +521,4 @@ def bind_tables(rows, index, tables, of_memory, address):
     for c in range(len(memory.base)):
         memory.base[c] += address
     for k in range(len(tables)):
-        c, at, kind = tables[k, 0], tables[k, 3], tables[k, 4]
-        start, stride = memory.external_start[c], memory.stride[c] if kind == ROWS else 0
-        for i in range(tables[k, 1], tables[k, 2]):
-            found = at + index[i] * stride if kind <= ROWS else _carried_row(at, kind, index[i])
-            memory.external_address[start + rows[i]] = found
+        _bind(tables[k, 0], tables[k, 1], tables[k, 2], rows, index, tables[k, 3], tables[k, 4], memory)

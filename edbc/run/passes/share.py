@@ -34,6 +34,7 @@ import torch
 
 from edbc.base.graph import Graph
 from edbc.capture.forward.build import Capture
+from edbc.capture.forward.structures import Structure
 from edbc.run.passes import shareloops
 from edbc.run.passes.placement import Longs
 
@@ -41,6 +42,11 @@ FEWEST = 16
 WORTHWHILE = 1 / 32
 MOST = 7 / 8
 _NONE = np.zeros(0, np.bool_)
+
+
+def may_share(structure: Structure) -> bool:
+    """Whether equal nodes are looked for in segments of a structure (`capture.forward.cutting`)."""
+    return not structure.reads_carried and structure.graph.num_nodes >= FEWEST
 
 
 def share(capture: Capture) -> Capture:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from edbc.capture.forward import buildloops
-from edbc.capture.forward.carried import Carried, copy_to_host
+from edbc.capture.forward.carried import Carried, Piece, copy_to_host
 from edbc.capture.forward.cutting import Parts
 from edbc.native.pointers import record_of
 from edbc.run.cpu.walk import Memory, bind_tables, record_of_memory
@@ -198,21 +198,32 @@ def test_a_foreign_operand_is_told() -> None:
     assert recorded.cut(True).foreign == sum(map(len, recorded.operands[:at]))
 
 
-@pytest.mark.parametrize("as_lists", [False, True])
-def test_carried_rows_are_those_of_their_tables(as_lists: bool) -> None:
+def as_piece(table: torch.Tensor) -> Piece:
+    """The rows in the middle of a piece of memory of the table's own, behind those of somebody else."""
+    memory = np.concatenate([np.zeros(64, np.uint8), table.numpy().reshape(-1).view(np.uint8), np.ones(64, np.uint8)])
+    of_row = table.stride(0) * table.itemsize
+    return Piece(memory, 64, len(memory) - 64, memory.ctypes.data + 64, of_row, tuple(table.shape), table.dtype)
+
+
+WAYS: dict[str, Any] = {"tensors": lambda table: table, "lists": list, "pieces": as_piece}
+"""To have what a segment carries."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_carried_rows_are_those_of_their_tables(way: str) -> None:
     """By number over all tables, as tensors, as numbers and by address."""
     carried, rows = Carried(), []
     for seed in range(20):
         table = torch.arange(6.0 * (seed + 1)).view(-1, 3) + 100 * seed
-        carried.add(list(table) if as_lists else table)
+        carried.add(WAYS[way](table))
         rows += list(table)
     carried.length = len(rows)
 
     assert all(torch.equal(a, b) for a, b in zip(carried, rows, strict=True))
-    assert carried.in_tables is not as_lists
-    if not as_lists:
+    assert carried.in_tables is (way != "lists")
+    if carried.in_tables:
         order = np.random.default_rng(0).permutation(len(rows))
-        assert bound_to(carried, order) == [rows[i].data_ptr() for i in order.tolist()]
+        assert bound_to(carried, order) == [carried[i].data_ptr() for i in order.tolist()]
 
 
 def bound_to(carried: Carried, index: np.ndarray) -> list[int]:
@@ -224,16 +235,19 @@ def bound_to(carried: Carried, index: np.ndarray) -> list[int]:
     return record[-count:][::-1].tolist()
 
 
-@pytest.mark.parametrize("as_lists", [False, True])
-def test_carried_numbers(as_lists: bool) -> None:
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool, torch.int16])
+def test_carried_numbers(way: str, dtype: torch.dtype) -> None:
     carried, numbers = Carried(are_numbers=True), []
     for seed in range(5):
-        table = torch.arange(seed + 1).view(-1, 1) + 10 * seed
-        carried.add(list(table) if as_lists else table)
+        table = (torch.arange(seed + 1).view(-1, 1) + 10 * seed).to(dtype)
+        carried.add(WAYS[way](table))
         numbers += table.flatten().tolist()
     carried.length = len(numbers)
 
-    assert [carried.number(i) for i in range(len(numbers))] == numbers
+    found = [carried.number(i) for i in range(len(numbers))]
+    assert found == numbers
+    assert list(map(type, found)) == list(map(type, numbers))
 
 
 def test_one_copy_to_the_host() -> None:
@@ -248,7 +262,7 @@ def test_one_copy_to_the_host() -> None:
     assert [rows.on_host(i).tolist() for i in (1, 9)] == [[0.0, 0.0], [2.0, 2.0]]
     assert sorted(rows._on_host) == [1, 9]
     assert [numbers.number(i) for i in range(10, 15)] == [20, 21, 22, 23, 24]
-    assert sorted(numbers._numbers) == [2]
+    assert numbers.numbers[:10] == [None] * 10
 
 
 def test_many_tables_are_searched() -> None:

@@ -36,6 +36,8 @@ from edbc.capture.standins.standin import Value
 from edbc.capture.standins.unread import Unread
 from edbc.errors import DeviceError, ModelError, StaleError, UnsupportedError
 from edbc.plan.plan import Plan
+from edbc.run.cpu import segmentatonce
+from edbc.run.cpu.cpubackend import CpuBackend
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import SegmentsUnplanned
 from edbc.tools.explain.observe import observe
@@ -354,6 +356,26 @@ def test_bits_do_not_depend_on_company(how: Callable[[Any, Any], Any]) -> None:
         together, alone = net(instances), [net([one])[0] for one in instances]
 
     assert [repr(tensors_of(a)) for a in together] == [repr(tensors_of(a)) for a in alone]
+
+
+@pytest.mark.parametrize("how", [greedy, comprehension, recursion, ordered, changed], ids=lambda how: how.__name__)
+def test_known_segments_give_the_same_bits(how: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs a segment of a structure that is placed gives what all passes give, of other instances too."""
+    model, runs = model_of(how), []
+    run_at_once = segmentatonce.run_at_once
+    monkeypatch.setattr(segmentatonce, "run_at_once", lambda *args: (runs.append(1), run_at_once(*args))[1])
+    others = [some(16, seed=seed) for seed in (3, 4)]
+    net = bound(model, others[0])
+    with torch.no_grad():
+        for _ in range(2):
+            found = [repr(tensors_of(net(instances))) for instances in others]
+        num_runs = len(runs)
+        monkeypatch.setattr(CpuBackend, "at_once", lambda *_: None)
+        by_passes = bound(model, others[0])
+        expected = [repr(tensors_of(by_passes(instances))) for instances in others]
+
+    assert found == expected
+    assert len(runs) == num_runs > 0
 
 
 def tensors_of(result: Any) -> Any:
@@ -894,7 +916,7 @@ def test_an_error_in_a_segment_cancels_all(monkeypatch: pytest.MonkeyPatch) -> N
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(net.backend, "execute", interrupted)
+    monkeypatch.setattr(net.backend, "snapshot_of", interrupted)
     with pytest.raises(KeyboardInterrupt), torch.no_grad():
         net([[1], [2, 3]])
 
