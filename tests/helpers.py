@@ -107,6 +107,13 @@ def require_parity(model: nn.Module, instances: Sequence[Any], sizes: Sequence[i
     return net
 
 
+def require_eager(net: Any, instances: Sequence[Any], results: Sequence[Any] | None = None) -> None:
+    """Results are eager's by the project's parity rule: what the net gives where none are given."""
+    parity = Parity()
+    parity.add_all(net(instances) if results is None else results, None, Eager(net.model), instances)
+    parity.require()
+
+
 def recorded(net: Net, instances: Sequence[Any]) -> list[Any]:
     """What a net gives where every instance is recorded, whatever it is alike."""
     net = net.in_mode()

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from helpers import require_eager
 from torch import nn
 
 from edbc.capture.code.mark import cell as as_cell
@@ -17,7 +18,6 @@ from edbc.capture.record.table import TypeTable
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.plan.plan import ModelRef, Plan, PlanCell, PlanPolicy, PlanType, TrainedOn
 from edbc.run.session import Net, cell_of
-from edbc.tools.parity import Eager, Parity
 
 BATCH, SIZE = 8, 64
 
@@ -92,9 +92,5 @@ def test_every_layout_gives_eager_numbers(name: str, order: str) -> None:
     for size in (SIZE, 7):
         model = OneCell(name, size).eval()
         plan = plan_of(model, instances, order)
-        eager, parity = Eager(model), Parity()
         for backend in ("cpu", "reference"):
-            ours = Net(plan, model, backend=backend)(instances)
-            for a, b, exact in zip(ours, eager.run(instances), eager.reference(instances), strict=True):
-                parity.add(a, b, exact)
-        parity.require()
+            require_eager(Net(plan, model, backend=backend), instances)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import require_eager
 
 import edbc
-from edbc.tools.parity import Eager, Parity
 
 MODEL = """
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -47,8 +47,5 @@ def test_what_compiles_is_read_and_equals_eager(name: str, tmp_path: Path) -> No
     net = edbc.compile(model, tmp_path / "plan.yaml", policy="depth").bind()
     instances = [[2], [5], [2]]
 
-    parity, eager = Parity(), Eager(net.model)
     with torch.no_grad():
-        for ours, theirs, exact in zip(net(instances), eager.run(instances), eager.reference(instances), strict=True):
-            parity.add(ours, theirs, exact)
-    parity.require()
+        require_eager(net, instances)

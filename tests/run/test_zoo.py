@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from bound import plan_for
+from helpers import require_eager
 from zoo_names import DYNAMIC, RAGGED, short_instances
 
 from edbc.errors import StaleError, Unplanned
 from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
-from edbc.tools.parity import Eager, Parity
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 
@@ -26,14 +26,6 @@ def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
     return file, file.config({key: value for key, value in wanted.items() if key in known})
 
 
-def require_parity(net: Net, batches: list[list[Any]]) -> None:
-    eager, parity = Eager(net.model), Parity()
-    for batch in batches:
-        for ours, theirs, exact in zip(net(batch), eager.run(batch), eager.reference(batch), strict=True):
-            parity.add(ours, theirs, exact)
-    parity.require()
-
-
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     """A plan made at hidden size 16 in float32 runs the model at 24 in float64: no cell is unknown, numbers are
@@ -42,7 +34,8 @@ def test_a_plan_serves_other_sizes_and_float64(name: str) -> None:
     instances = short_instances(file, 12, 3, config)
     plan = plan_for(file.build(config, 0), instances, rows=name in RAGGED)
     net = Net(plan, file.build({**config, "hidden_size": 24}, 0).double(), rebind=True)
-    require_parity(net, [instances[:1], instances[1:4], instances[4:]])
+    for batch in (instances[:1], instances[1:4], instances[4:]):
+        require_eager(net, batch)
     graph = net.mini_batch(instances).graph
     counts = graph.counts()
     assert not [t.name for i, t in enumerate(graph.types) if i >= net.table.num_known and counts[i]]
@@ -56,7 +49,7 @@ def test_another_size_is_unknown_unless_asked_for() -> None:
     file, config = opened("tree_lstm", hidden_size=24)
     model = file.build(config, 0).eval()
     with pytest.warns(Unplanned, match="cell"):
-        require_parity(Net(plan, model), [instances])
+        require_eager(Net(plan, model), instances)
     with pytest.raises(StaleError, match="not in the plan"):
         Net(plan, model, strict=True)(instances)
 

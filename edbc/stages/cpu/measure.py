@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch.utils import _pytree as pytree
 
 from edbc.stages.cpu.execute import Step, Team, steps_of
 from edbc.stages.cpu.kernels import HostTasks
 from edbc.stages.cpu.lifetimes import Arena
 from edbc.stages.cpu.net import views_of
 from edbc.stages.graph import Block
-from edbc.stages.net import StaticModel
+from edbc.stages.net import Ready, StaticModel
 from edbc.stages.table import Cost, Groups
 from edbc.stages.timing import timed
 
@@ -33,8 +32,9 @@ class Measurement:
         dtype = next(static.model.parameters()).dtype
         memory = torch.rand(batch * sum(sizes), generator=generator).to(dtype)
         arena = Arena(tuple(offsets), sum(sizes))
-        given = pytree.tree_map_only(torch.Tensor, lambda t: _stacked(t, batch), static.example)
-        values = {**views_of(graph, static.bound.placed, arena, memory, batch), -1: given}
+        ready = Ready(static, static.stacked(batch))
+        ready.take(static.stacked(batch))
+        values = {**views_of(graph, static.bound.placed, arena, memory, batch), **ready.values}
         self.tasks = HostTasks(static.bound, values, team.threads)
 
     def stage(self, block: Block, groups: Groups, run: str) -> Cost:
@@ -53,9 +53,3 @@ class Measurement:
         idle = [lambda: None] * self.team.threads
         with self.team.alone():
             return timed(lambda: self.team.phase(idle)).median
-
-
-def _stacked(value: torch.Tensor, batch: int) -> torch.Tensor:
-    stacked = value.expand(batch, *value.shape[1:])
-    format_ = torch.channels_last if value.dim() == 4 else torch.contiguous_format
-    return stacked.clone(memory_format=format_)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import require_equal_gradients, tensors
-from helpers import bound, seeded
+from helpers import bound, require_eager, seeded
 from random_models import CODE, RandomModel
 from torch import nn
 
@@ -26,7 +26,6 @@ from edbc.schedule.scheduler import run
 from edbc.tools.compile import mining
 from edbc.tools.compile.compiler import compile_model
 from edbc.tools.compile.modelobject import ModelObject
-from edbc.tools.parity import Eager, Parity
 
 SIZE = 6
 Tree = Any
@@ -71,14 +70,6 @@ def trees(count: int, seed: int, depth: int = 4) -> list[Tree]:
         return (rng.randrange(9), *(() if is_leaf else (tree(left - 1), tree(left - 1))))
 
     return [tree(depth) for _ in range(count)]
-
-
-def require_eager(net: Net, instances: Sequence[Any], results: Sequence[Any]) -> None:
-    """The parity rule."""
-    eager, parity = Eager(net.model), Parity()
-    for three in zip(results, eager.run(instances), eager.reference(instances), strict=True):
-        parity.add(*three)
-    parity.require()
 
 
 def codes(seed: int, count: int) -> list[bytes]:

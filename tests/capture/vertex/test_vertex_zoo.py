@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from both_ways import MODELS, NAMES, BothWays, canonical, model_file, small
+from helpers import require_eager
 
 from edbc.run.session import Net
 from edbc.schedule.learn.train import train
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
 from edbc.tools.compile.compiler import compile_model
-from edbc.tools.parity import Eager, Parity
 from edbc.vertex import VertexInstance, run_eagerly
 
 WORKLOADS = [*"tree_lstm tree_lstm_2type tree_gru mv_rnn lattice_lstm lattice_gru".split(),
@@ -113,11 +113,9 @@ def test_one_plan_serves_both(name: str, tmp_path: Path) -> None:
     """Bound to one plan, both front ends execute the same batches and give eager's numbers."""
     result = compile_model(MODELS / f"{name}.py", settings={"hidden_size": 8}, plan_folder=tmp_path, trials=20)
     model = result.captured.model
-    net, eager, parity = Net(result.plan, model), Eager(model), Parity()
+    net = Net(result.plan, model)
     instances, vertices = both(name, 10, seed=9)
     outputs, prepared = net.run(vertices)
 
     assert prepared.schedule.num_batches == net.prepare(instances).schedule.num_batches
-    for rows, theirs, exact in zip(outputs, eager.run(instances), eager.reference(instances), strict=True):
-        parity.add(rows, theirs, exact)
-    parity.require()
+    require_eager(net, instances, outputs)

@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from bound import net_for
+from helpers import require_eager
 from test_rowproduct import loops
 from test_walk import both
 from torch import nn
 
 from edbc.capture.code.mark import cell
 from edbc.run.cpu.walktables import NativeKernel
-from edbc.tools.parity import Eager, Parity
 
 pytestmark = pytest.mark.compiled
 
@@ -257,14 +257,6 @@ class Model(nn.Module):
 INSTANCES = [(0, 1), (1, 1), (4, 2), (3, 0), (2, 2)]
 
 
-def require_eager(net: Any) -> None:
-    """The project's parity rule."""
-    eager, parity = Eager(net.model), Parity()
-    for ours, theirs, exact in zip(net(INSTANCES), eager.run(INSTANCES), eager.reference(INSTANCES), strict=True):
-        parity.add(ours, theirs, exact)
-    parity.require()
-
-
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -283,7 +275,7 @@ def test_known_calls_run_natively_and_equal_eager(name: str, dtype: torch.dtype)
         graph = net.mini_batch(INSTANCES).graph
         if as_cell or name not in ("choices", "prefixes", "numbers-of-elements"):  # between cells these are torch's
             assert all(net.backend.runs_natively(t, net.kernel(k)) for k, t in enumerate(graph.types))
-        require_eager(net)
+        require_eager(net, INSTANCES)
         if dtype is torch.float64:
             _, native, twin = both(net, INSTANCES[:2], 2)
             for ours, theirs in zip(native, twin, strict=True):
@@ -295,7 +287,7 @@ def test_other_calls_go_to_torch(name: str) -> None:
     """What is not known stays a call of torch's, with eager's numbers."""
     net = net_for(Model(LEFT[name]).double(), INSTANCES)
 
-    require_eager(net)
+    require_eager(net, INSTANCES)
     kernels = [net.kernel(k) for k, t in enumerate(net.mini_batch(INSTANCES).graph.types) if t.op == "cell inner"]
     assert kernels
     assert not any(isinstance(kernel, NativeKernel) for kernel in kernels)
@@ -341,7 +333,7 @@ def test_a_change_of_weights_is_seen() -> None:
     with torch.no_grad():
         net.model.inner.norm.weight.mul_(3)
         net.model.inner.norm.bias.add_(1)
-    require_eager(net)
+    require_eager(net, INSTANCES)
 
 
 def test_a_concatenation_that_is_read_whole_is_copied() -> None:
@@ -352,7 +344,7 @@ def test_a_concatenation_that_is_read_whole_is_copied() -> None:
         return both.softmax(0), both.amax(0) + v
 
     net = net_for(Model(joined).double(), INSTANCES)
-    require_eager(net)
+    require_eager(net, INSTANCES)
     _, native, twin = both(net, INSTANCES, 2)
     for ours, theirs in zip(native, twin, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -8,21 +8,12 @@ import threading
 import pytest
 import torch
 from bound import RandomTreeModel, net_for, poison, random_trees
+from helpers import require_eager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.run.cpu.walktables import NativeKernel
-from edbc.tools.parity import Eager, Parity
-
-
-def assert_equal_to_eager(net, instances, results=None) -> None:
-    """The project's parity rule."""
-    eager, parity = Eager(net.model), Parity()
-    results = net(instances) if results is None else results
-    for ours, theirs, exact in zip(results, eager.run(instances), eager.reference(instances), strict=True):
-        parity.add(ours, theirs, exact)
-    parity.require()
 
 
 @pytest.mark.compiled
@@ -34,9 +25,9 @@ def test_random_cells_run_natively_and_equal_eager(seed: int, size: int) -> None
     model = RandomTreeModel(seed, size)
     instances = random_trees(seed, 5)
     net = net_for(model, instances)
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
     poison(net)
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
     graph = net.mini_batch(instances).graph
     assert all(net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types))
     assert {type(net.kernel(i)) for i in range(graph.num_types)} <= {NativeKernel, ReductionKernel}
@@ -47,7 +38,7 @@ def test_float32_equals_eager(seed: int) -> None:
     """The same in float32, whose activations are approximations of our own."""
     model = RandomTreeModel(seed, 33).float()
     instances = random_trees(seed, 8)
-    assert_equal_to_eager(net_for(model, instances), instances)
+    require_eager(net_for(model, instances), instances)
 
 
 @pytest.mark.parametrize("can_switch", [True, False])
@@ -89,13 +80,13 @@ def test_functions_without_native_code_run_in_between(seed: int) -> None:
     """What has no native code goes to torch between cells; its neighbours stay native, all numbers are eager's."""
     instances = random_trees(seed, 8)
     net = net_for(RandomTreeModel(seed, 6, mixed=True), instances)
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
     graph = net.mini_batch(instances).graph
     native = {t.op: net.backend.runs_natively(t, net.kernel(i)) for i, t in enumerate(graph.types)}
     assert not native["torch.logcumsumexp"]
     assert native["cell inner"]
     poison(net)
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
 
 
 def test_batches_larger_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +94,15 @@ def test_batches_larger_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     instances = random_trees(3, 40)
     net = net_for(RandomTreeModel(3, 4), instances)
     monkeypatch.setattr("edbc.run.cpu.cpubackend.BLOCK", 3)
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
 
 
 def test_edges_of_a_mini_batch() -> None:
     """No instances, one instance of one node, and values that are results without being computed."""
     net = net_for(RandomTreeModel(1, 4), random_trees(1, 6))
     assert net([]) == []
-    assert_equal_to_eager(net, [3])
-    assert_equal_to_eager(net, [(1,), 2, (4, 4, 4)])
+    require_eager(net, [3])
+    require_eager(net, [(1,), 2, (4, 4, 4)])
 
 
 def test_results_own_their_memory() -> None:
@@ -121,7 +112,7 @@ def test_results_own_their_memory() -> None:
     results = [net(batch) for batch in batches]
     poison(net)
     for batch, result in zip(batches, results, strict=True):
-        assert_equal_to_eager(net, batch, result)
+        require_eager(net, batch, result)
 
 
 def test_threads_share_a_net() -> None:
@@ -157,9 +148,9 @@ def test_a_change_of_weights_is_seen() -> None:
             parameter.mul_(0.5)
     roots.append(net(instances)[0]["root"])
     assert not torch.equal(*roots)
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
     model.table.data = model.table.data * 2
-    assert_equal_to_eager(net, instances)
+    require_eager(net, instances)
 
 
 @pytest.mark.compiled
@@ -195,4 +186,4 @@ def test_tensors_without_elements_and_repeated_operands() -> None:
     """A product to no columns, a product from no rows (its bias), and x + x."""
     with pytest.warns(UserWarning, match="zero-element"):
         model = Zero()
-    assert_equal_to_eager(net_for(model, [0, 1, 1, 3]), [0, 1, 1, 3])
+    require_eager(net_for(model, [0, 1, 1, 3]), [0, 1, 1, 3])

@@ -68,9 +68,8 @@ def zoo_net(name: str, dtype: torch.dtype, use_triton: bool = True, count: int =
 def require_parity(net: Net, instances: Sequence[Any]) -> None:
     """Batched outputs are eager's by the project's rule; eager runs on the CPU."""
     results = net(instances)
-    eager, parity = Eager(copy.deepcopy(net.model).cpu()), Parity()
-    for ours, theirs, exact in zip(results, eager.run(instances), eager.reference(instances), strict=True):
-        parity.add(ours, theirs, exact)
+    parity = Parity()
+    parity.add_all(results, None, Eager(copy.deepcopy(net.model).cpu()), instances)
     parity.require()
 
 

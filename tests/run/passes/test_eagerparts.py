@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from bound import plan_for, poison
+from helpers import require_eager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_cells import RandomCell
@@ -24,7 +25,6 @@ from edbc.run.passes import chunks, splitloops
 from edbc.run.passes.eagerparts import external_operands
 from edbc.run.session import Net, Stats
 from edbc.schedule.checker import check_schedule
-from edbc.tools.parity import Eager, Parity
 
 WORDS = 40
 Node = tuple[int, tuple[int, ...]]
@@ -65,13 +65,9 @@ def dags(seed: int, count: int = 6) -> list[list[Node]]:
     return [random_dag(rng) for _ in range(count)]
 
 
-def assert_equal_to_eager(net: Net, instances: list[Any], results: list[Any] | None = None) -> None:
+def assert_equal_to_eager(net: Net, instances: list[Any]) -> None:
     """The project's parity rule, without gradients: in training cells run whole."""
-    eager, parity = Eager(net.model), Parity()
-    results = net.run(instances)[0] if results is None else results
-    for ours, theirs, exact in zip(results, eager.run(instances), eager.reference(instances), strict=True):
-        parity.add(ours, theirs, exact)
-    parity.require()
+    require_eager(net, instances, net.run(instances)[0])
 
 
 @pytest.fixture

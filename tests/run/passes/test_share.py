@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from bound import RandomTreeModel, Tree, net_for, poison, random_trees
-from helpers import bound, model_file
+from helpers import bound, model_file, require_eager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,10 +19,9 @@ from edbc.capture.forward.build import Capture
 from edbc.run.passes import share as rule
 from edbc.run.passes import shareloops
 from edbc.run.passes.share import share
-from edbc.run.session import Net, Stats
+from edbc.run.session import Stats
 from edbc.schedule.checker import check_schedule
 from edbc.schedule.scheduler import lower_bound
-from edbc.tools.parity import Eager, Parity
 
 
 @pytest.fixture
@@ -53,14 +52,6 @@ def tensors(results: Any) -> Iterator[torch.Tensor]:
     else:
         for item in results.values() if isinstance(results, dict) else results:
             yield from tensors(item)
-
-
-def require_eager(net: Net, instances: Sequence[Any], results: list[Any]) -> None:
-    """The project's parity rule."""
-    eager, parity = Eager(net.model), Parity()
-    for ours, theirs, exact in zip(results, eager.run(instances), eager.reference(instances), strict=True):
-        parity.add(ours, theirs, exact)
-    parity.require()
 
 
 def reference_leaders(capture: Capture) -> list[int]:

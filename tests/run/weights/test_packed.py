@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from bound import plan_for
+from helpers import require_eager
 from torch import nn
 
 from edbc.capture.code.mark import cell
@@ -22,7 +23,6 @@ from edbc.errors import StaleError
 from edbc.run.session import Net
 from edbc.run.weights.fingerprint import ELEMENTS, WORD, fingerprint, places
 from edbc.run.weights.packed import PacksOfAll
-from edbc.tools.parity import Eager, Parity
 
 SIZE = 8
 
@@ -142,11 +142,8 @@ def bound(model: nn.Module, backend: str | None = None) -> Net:
 def require_equal(net: Net) -> list[torch.Tensor]:
     """The project's parity rule; all outputs."""
     with torch.no_grad():
-        eager, parity = Eager(net.model), Parity()
         results = net(INSTANCES)
-        for ours, theirs, exact in zip(results, eager.run(INSTANCES), eager.reference(INSTANCES), strict=True):
-            parity.add(ours, theirs, exact)
-        parity.require()
+        require_eager(net, INSTANCES, results)
     return [tensor for result in results for tensor in result]
 
 
