@@ -36,6 +36,7 @@ from edbc.capture.record.table import Entry, Hole, SharedRef, View, shared_refs
 from edbc.capture.semantics import autocast
 from edbc.capture.semantics.shapes import filled_with_zeros
 from edbc.capture.standins.lazy import REDUCTIONS
+from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
 from edbc.cells.opgraph import Block, CellGraph, CellOp, Source
 
@@ -184,14 +185,7 @@ class _Translation:
         return ref._replace(views=(*ref.views, cast_view(dtype))) if autocast.is_cast(old) and old is not dtype else ref
 
     def _cast_parameters(self, template: Any, dtype: torch.dtype) -> Any:
-        def walk(item: Any) -> Any:
-            if type(item) is SharedRef:
-                return self.cast_parameter(item, dtype)
-            if type(item) in (tuple, list):
-                return type(item)(map(walk, item))
-            return {key: walk(value) for key, value in item.items()} if type(item) is dict else item
-
-        return walk(template)
+        return mapped(lambda item: self.cast_parameter(item, dtype) if type(item) is SharedRef else item, template)
 
     def _generic(
         self, entry: Entry, sources: list[Source], results: tuple[ValueClass, ...], wanted: str | None

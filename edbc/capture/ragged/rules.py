@@ -33,7 +33,7 @@ from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
 from edbc.capture.standins.fresh import changes_fresh
 from edbc.capture.standins.made import Description
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import mapped, rebuilt
 from edbc.capture.standins.source import user_frame
 from edbc.capture.standins.standin import Symbol, Value
 
@@ -294,7 +294,7 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return result
     if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
         rec.note_stacked(name)
-    whole = _stacked((args, kwargs))
+    whole = mapped(_stacked, (args, kwargs))
     return _apart(rec, rec.function(func, whole[0], whole[1], name))
 
 
@@ -333,7 +333,7 @@ def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     if not count:
         return NotImplemented
     rec.note_stacked(name)
-    others, kwargs = _stacked((others, kwargs))
+    others, kwargs = mapped(_stacked, (others, kwargs))
     return rec.function(func, (args[0], *others), kwargs, name)
 
 
@@ -373,11 +373,7 @@ def _alias(source: Any, result: Any) -> None:
 
 
 def _stacked(item: Any) -> Any:
-    """Arguments with whole values in the place of ragged ones."""
-    if type(item) in (list, tuple):
-        return type(item)([_stacked(x) for x in item])
-    if type(item) is dict:
-        return {key: _stacked(value) for key, value in item.items()}
+    """What is whole in the place of an argument that is ragged."""
     if type(item) is Ragged:
         if item.rec.books is not None:
             item.aliased = True

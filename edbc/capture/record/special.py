@@ -22,7 +22,7 @@ from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
 from edbc.capture.semantics.shapes import filled_by, flat, pick, repeated, replace_first, take_views
 from edbc.capture.standins.lazy import Stack
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import mapped, rebuilt
 from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Slot, Symbol, Value, refuse
 
 if TYPE_CHECKING:
@@ -96,11 +96,7 @@ def _is_count(item: Any) -> bool:
 
 
 def _counted(item: Any) -> Any:
-    if type(item) in (tuple, list):
-        return type(item)([_counted(each) for each in item])
-    if type(item) is dict:
-        return {key: _counted(value) for key, value in item.items()}
-    return int(item) if _is_count(item) else item
+    return mapped(lambda each: int(each) if _is_count(each) else each, item)
 
 
 def _as_numbers(item: Any) -> tuple[Any, ...]:
@@ -121,11 +117,7 @@ def _is_whole(symbol: Symbol) -> bool:
 
 def _read(item: Any, wanted: Callable[[Symbol], bool] = lambda _: True) -> Any:
     """Arguments with the tensors that the wanted stand-ins stand for."""
-    if isinstance(item, Symbol):
-        return item._read() if wanted(item) else item
-    if type(item) in (tuple, list):
-        return type(item)([_read(each, wanted) for each in item])
-    return {key: _read(value, wanted) for key, value in item.items()} if type(item) is dict else item
+    return mapped(lambda each: each._read() if isinstance(each, Symbol) and wanted(each) else each, item)
 
 
 def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any) -> Any:

@@ -15,7 +15,7 @@ from edbc.capture.record.signature import view_text
 from edbc.capture.record.table import Hole, SharedRef, View, fill
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.autocast import state
-from edbc.capture.standins.nests import rebuilt, remade
+from edbc.capture.standins.nests import mapped, rebuilt, remade
 from edbc.capture.standins.standin import Slot, refuse
 
 
@@ -207,8 +207,6 @@ def replace_first(template: Any, ref: SharedRef) -> Any:
         if type(item) is SharedRef and item == ref and not done:
             done = True
             return Hole(0)
-        if type(item) in (tuple, list):
-            return type(item)(map(walk, item))
-        return {key: walk(value) for key, value in item.items()} if type(item) is dict else item
+        return item
 
-    return walk(template)
+    return mapped(walk, template)

@@ -40,6 +40,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.fresh import makes_fresh
 from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.standin import Lazy, Symbol, Value, as_python_has_it, refuse_ended, set_class, turned
 
 MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
@@ -487,11 +488,7 @@ _CODES = {torch.float32: "f", torch.float64: "d"}
 
 def with_tensors(tree: Any) -> Any:
     """A nest with real tensors in the place of descriptions."""
-    if type(tree) is Made:
-        return tree.real()
-    if type(tree) in (tuple, list):
-        return type(tree)(map(with_tensors, tree))
-    return {key: with_tensors(item) for key, item in tree.items()} if type(tree) is dict else tree
+    return mapped(lambda item: item.real() if type(item) is Made else item, tree)
 
 
 def with_wholes(tree: Any) -> Any:

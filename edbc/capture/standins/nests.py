@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -40,6 +40,14 @@ def remade(nest: dict[Any, Any], parts: Iterable[Any]) -> Any:
     for key, value in values.items():
         result[key] = value
     return result
+
+
+def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """A nest of tuples, lists and dicts, of no derived classes, with what a function gives for each thing in it."""
+    kind = type(nest)
+    if kind is tuple or kind is list:
+        return kind([mapped(function, item) for item in nest])
+    return {key: mapped(function, item) for key, item in nest.items()} if kind is dict else function(nest)
 
 
 def is_plain(item: Any) -> bool:
