@@ -245,7 +245,8 @@ def test_without_the_compiler_packed_weights_still_run() -> None:
         "net.model.even.scale.data.neg_()\nrequire_equal(net)\n"
     )
     here = Path(__file__).parent
-    paths = [str(folder) for folder in (here, here.parent, here.parents[1] / "cells", here.parents[2])]
+    tests = here.parents[1]
+    paths = [str(folder) for folder in (here, here.parent, tests, tests / "cells", tests.parent)]
     environment = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": os.pathsep.join(paths)}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
