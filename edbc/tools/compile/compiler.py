@@ -511,12 +511,8 @@ def plan_cells(captured: Captured, report: Progress = lambda *_: None) -> dict[s
 
 def _plan_cell(captured: Captured, kind: int, external: NDArray[np.bool_]) -> PlanCell:
     node_type = captured.types[kind]
-    if node_type.is_run:
-        return _run_cell(node_type)
-    if node_type.variadic:
-        return _segment_cell(node_type)
-    if node_type.is_excerpt:
-        return _excerpt_cell()
+    if node_type.is_run or not node_type.has_program:
+        return _cell_without_layout(node_type)
     cell = cell_of(captured.table.operation_of_type[captured.table_index[kind]], captured.view)
     batches = batch_operations(cell)
     order = plan_cell_layout(cell, batches).order if cell.is_uniform() else tuple(cell.classes())
@@ -535,27 +531,18 @@ def packed_weights(
     return tuple(dict.fromkeys(block_text(block, cell.prefix) for block in blocks)), program.num_copies
 
 
-def _excerpt_cell() -> PlanCell:
-    """An excerpt has one operation: what it is taken of, and where."""
-    lines = ("x0 = input(index=0)", "x1 = input(index=1)", 'y0 = generic(x0, x1, function="excerpt", output=0)')
-    return PlanCell(lines, (("y0",),), ("x0", "x1", "y0"), (), 0)
-
-
-def _run_cell(node_type: NodeType) -> PlanCell:
-    """A function of runs has one operation of all its fields, and no layout to plan."""
-    names = [f"x{i}" for i in range(len(node_type.operands))]
-    lines = [f"{name} = input(index={i})" for i, name in enumerate(names)]
-    lines.append(f'y0 = generic({", ".join(names)}, function="{node_type.op.removeprefix(RUN)}", output=0)')
-    return PlanCell(tuple(lines), (("y0",),), (*names, "y0"), (), 0)
-
-
-def _segment_cell(node_type: NodeType) -> PlanCell:
-    """A segment sum (or mean, max, min) has one operation per field and no layout to plan."""
-    names = [f"x{i}" for i in range(len(node_type.operands))]
-    lines = [f"{name} = input(index={i})" for i, name in enumerate(names)]
-    sums = [f"y{i}" for i in range(len(node_type.outputs))]
-    lines += [f"{y} = {node_type.op}({x}, output={i})" for i, (x, y) in enumerate(zip(names, sums, strict=True))]
-    return PlanCell(tuple(lines), (tuple(sums),), (*names, *sums), (), 0)
+def _cell_without_layout(node_type: NodeType) -> PlanCell:
+    """An excerpt or a function of runs is one operation of all operands; a reduction (of any arity) has one per
+    field."""
+    operands = [f"x{i}" for i in range(len(node_type.operands))]
+    if node_type.is_run or node_type.is_excerpt:
+        operations = [f'generic({", ".join(operands)}, function="{node_type.op.removeprefix(RUN)}", output=0)']
+    else:
+        operations = [f"{node_type.op}({x}, output={i})" for i, x in enumerate(operands)]
+    results = [f"y{i}" for i in range(len(operations))]
+    lines = [f"{name} = input(index={i})" for i, name in enumerate(operands)]
+    lines += [f"{name} = {operation}" for name, operation in zip(results, operations, strict=True)]
+    return PlanCell(tuple(lines), (tuple(results),), (*operands, *results), (), 0)
 
 
 def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:

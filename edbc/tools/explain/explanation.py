@@ -21,7 +21,7 @@ from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file, require_inputs
 from edbc.tools.explain.layouts import CellLayout, cell_layout
 from edbc.tools.explain.signatures import Difference, near_types
-from edbc.tools.report.figures import share
+from edbc.tools.report.figures import share, size_text, time_text
 
 if TYPE_CHECKING:
     from edbc.run.session import Net
@@ -164,6 +164,25 @@ class Explanation:
             **_recorded(training),
         }
         return {name: value for name, value in known.items() if isinstance(value, int)}
+
+    @property
+    def times(self) -> list[list[str]]:
+        """Where the time of the mini-batch goes, as words: on what, how long, which share."""
+        o, ways = self.observed, sorted({t.lowering for t in self.types if t.lowering})
+        if o is None:
+            return []
+        parts = [("building the graph", o.construction_seconds), ("scheduling", o.scheduling_seconds)]
+        parts.append(("before the first batch", o.loading_seconds))
+        parts += [(f"running {way}", sum(t.seconds or 0 for t in self.types if t.lowering == way)) for way in ways]
+        parts += [(part.text, part.seconds) for part in o.parts]
+        total = o.construction_seconds + o.scheduling_seconds + o.execution_seconds
+        return [[name, time_text(seconds), share(seconds, total)] for name, seconds in parts]
+
+    @property
+    def moved(self) -> str:
+        """How much memory batches read and write."""
+        moved, gathered = sum(t.moved_bytes or 0 for t in self.types), sum(t.gathered_bytes or 0 for t in self.types)
+        return f"{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row"
 
     @property
     def distinct_layouts(self) -> list[tuple[str, CellLayout]]:

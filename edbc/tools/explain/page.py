@@ -15,7 +15,7 @@ from edbc.errors import EdbcError
 from edbc.tools.explain.drawings import machine, schedule_row
 from edbc.tools.explain.explanation import FIGURES, STATES_SAY, Explanation
 from edbc.tools.explain.layouts import CellLayout
-from edbc.tools.report.figures import count, share, size_text, time_text
+from edbc.tools.report.figures import count, share
 
 STYLE = """
 .edbc{--bg:#fff;--fg:#1c1e21;--soft:#5d646e;--line:#d8dce2;--panel:#f5f6f8;--bad:#c4314b;--l:45%;
@@ -292,18 +292,7 @@ def _strip(layout: CellLayout, order: Sequence[str], *, is_after: bool) -> str:
 def _times(e: Explanation) -> Iterator[str]:
     if e.observed is None:
         return
-    o = e.observed
-    total = o.construction_seconds + o.scheduling_seconds + o.execution_seconds
-    by_way: dict[str, float] = {}
-    for facts in e.types:
-        if facts.lowering:
-            by_way[facts.lowering] = by_way.get(facts.lowering, 0) + (facts.seconds or 0)
-    parts = [("building the graph", o.construction_seconds), ("scheduling", o.scheduling_seconds)]
-    parts.append(("before the first batch", o.loading_seconds))
-    parts += [(f"running {way}", seconds) for way, seconds in by_way.items()]
-    parts += [(part.text, part.seconds) for part in o.parts]
     yield "<h2>Where the time goes</h2><p>This mini-batch, every batch timed alone.</p>"
-    yield table_html(["", "time", "share"], [[name, time_text(s), share(s, total)] for name, s in parts], text=(0,))
-    yield from (f"<p>{escape(line)}</p>" for line in o.remarks)
-    moved, gathered = sum(t.moved_bytes or 0 for t in e.types), sum(t.gathered_bytes or 0 for t in e.types)
-    yield f"<p>{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row.</p>"
+    yield table_html(["", "time", "share"], e.times, text=(0,))
+    yield from (f"<p>{escape(line)}</p>" for line in e.observed.remarks)
+    yield f"<p>{e.moved}.</p>"

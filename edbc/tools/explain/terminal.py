@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from edbc.tools.explain.explanation import FIGURES, STATES_SAY, Explanation
 from edbc.tools.explain.layouts import CellBatch, CellLayout, Operand
-from edbc.tools.report.figures import count, share, size_text, time_text
+from edbc.tools.report.figures import count, share
 
-LEAST = "least: the longest chain of nodes that wait for each other; no schedule needs fewer batches"
 STATES = 16
 """States shown; the rest is counted."""
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -214,27 +212,10 @@ def _mark(operand: Operand) -> str:
 def _times(e: Explanation, width: int) -> Iterator[str]:
     if e.observed is None:
         return
-    o = e.observed
     yield from _wrapped("TIME of this mini-batch, every batch timed alone", width)
-    total = o.construction_seconds + o.scheduling_seconds + o.execution_seconds
-    parts = [
-        ("building the graph", o.construction_seconds),
-        ("scheduling", o.scheduling_seconds),
-        ("before the first batch", o.loading_seconds),
-        *(
-            (f"running {how}", sum(t.seconds or 0 for t in e.types if t.lowering == how))
-            for how, _ in groupby(sorted(t.lowering for t in e.types if t.lowering))
-        ),
-        *((part.text, part.seconds) for part in o.parts),
-    ]
-    rows = [[name, time_text(seconds), share(seconds, total)] for name, seconds in parts]
-    yield from _table(rows, width, right=[1, 2])
-    for line in o.remarks:
+    yield from _table(e.times, width, right=[1, 2])
+    for line in (*e.observed.remarks, e.moved):
         yield from _wrapped(line, width, "  ")
-    moved = sum(t.moved_bytes or 0 for t in e.types)
-    gathered = sum(t.gathered_bytes or 0 for t in e.types)
-    told = f"{size_text(moved)} read and written, {size_text(gathered)} of it gathered row by row"
-    yield from _wrapped(told, width, "  ")
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> list[str]:
