@@ -14,6 +14,7 @@ broadcasting and reductions treat them in their own way (`TooFew`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -327,10 +328,11 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     """A call of closed code with ragged arguments, as one run where it is known."""
     given = Given([], [], [])
     parts: list[Any] = [KeptCall, path, module.training]
-    if not can_keep(rec) or kwargs or not is_keyed(rec, args, parts, given):
+    told = _with_lengths_told(args)
+    if not can_keep(rec) or kwargs or not is_keyed(rec, told, parts, given):
         return function(module, *args, **kwargs)
     key = tuple(parts)
-    known = rec.functions.get(key)
+    known = BY_SIZES if told is not args else rec.functions.get(key)
     by_sizes = known is BY_SIZES
     if type(known) is KeptCall:
         found = known.again(rec, given)
@@ -341,13 +343,30 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
         known = rec.functions.get((key, given.sizes()))
     if by_sizes and type(known) is KeptCall:
         found = known.again(rec, given)
+        rec.kept_sizes[key, given.sizes()] += 1
         return function(module, *args) if found is NotImplemented else found
     if known is NOT_KEPT or rec.keeping or not may_keep(given):
         return function(module, *args)
     rows, indices = iter(given.rows), iter(given.indices)
-    shown = tuple(_symbolic(rec, arg, rows, indices) for arg in args)
+    shown = tuple(x if type(x) is torch.Tensor and t is not x else _symbolic(rec, x, rows, indices)
+                  for x, t in zip(args, told, strict=True))  # fmt: skip
     call = lambda of: function(module, *of)  # noqa: E731
     return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
+
+
+def _with_lengths_told(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments as they are keyed: in the place of a tensor that holds one number, the length of a ragged argument, it
+    says of which. What is kept for sizes is kept for it then."""
+    sizes = {len(x.refs): k for k, x in enumerate(args) if type(x) is Ragged}
+    told = tuple([_length_told(x, sizes) for x in args]) if sizes else args
+    return told if any(map(operator.is_not, told, args)) else args
+
+
+def _length_told(item: Any, sizes: dict[int, int]) -> Any:
+    if type(item) is not torch.Tensor or item.shape != (1,) or item.dtype is not torch.int64:
+        return item
+    of = sizes.get(int(item))
+    return item if of is None else f"the length of argument {of}"
 
 
 def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers]) -> Any:
@@ -394,7 +413,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is. It
     is kept for all sizes, or `by_sizes`."""
     shown, written = args
-    begin = rec.place()
+    begin, runs = rec.place(), rec.num_runs
     rec.keeping = rec.symbolic = True
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False
@@ -406,6 +425,9 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
             result, by_sizes, rec.equal_sizes, rec.within
         )
+        if by_sizes:
+            rec.kept_sizes[key, sizes] += 1
+            rec.first_runs += rec.num_runs - runs - 1
         return result
     except TooFew:
         pass

@@ -183,15 +183,16 @@ class Recorder:
         "_switches", "_tracer", "_variants", "_whole", "added", "addition", "asked_size", "autocast", "before_books",
         "books", "calls", "captures", "constants", "counted", "described", "descriptions", "device", "drawn_classes",
         "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes", "external_index", "external_source",
-        "first_external", "first_instance", "first_value", "flows", "forget_calls", "formed", "found_forwards",
-        "functions", "has_buffers", "home", "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged",
-        "is_view", "joined", "keeping", "keeps_books", "kept_forwards", "kept_wholes", "last_external", "last_stacked",
-        "leaves", "literals", "looks", "lookups", "made", "makers", "max_reads", "most_entries", "names",
-        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "num_runs", "numbers", "overlaps",
-        "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_integer", "read_sites",
-        "reading", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "returned", "room", "root", "rows",
-        "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked",
-        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "unread", "within", "zeros",
+        "first_external", "first_instance", "first_runs", "first_value", "flows", "forget_calls", "formed",
+        "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment", "indices", "instance",
+        "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books", "kept_forwards", "kept_sizes",
+        "kept_wholes", "last_external", "last_stacked", "leaves", "literals", "looks", "lookups", "made", "makers",
+        "max_reads", "most_entries", "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros",
+        "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards",
+        "read_integer", "read_sites", "reading", "reads", "reads_at_once", "recorded_reads", "refs", "remade",
+        "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows",
+        "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "unread", "within",
+        "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -362,6 +363,9 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.num_runs = self.nodes_of_runs = 0
         """Entries that are runs (`ragged.program`), and what they come to."""
+        self.kept_sizes: Counter[Any] = Counter()
+        self.first_runs = 0
+        """Calls that are kept by sizes, and how many runs more than one the first of each took."""
         self.formed: list[int] = []
         """Runs among whose nodes no sums or patterns are looked for: they are steps."""
         self.calls: list[int] = []

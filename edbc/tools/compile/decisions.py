@@ -225,7 +225,7 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
-    cost += READ_US * recorder.read_forwards
+    cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards
     for part in parts:
@@ -241,6 +241,13 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
     }
     once, twice = (sum(size for kind, size in sizes.items() if counts[kind] == times) for times in (1, 2))
     return Trial(names, cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used)
+
+
+def _runs_that_go(recorder: Recorder) -> float:
+    """Runs of calls that are kept by sizes, of those that no mini-batch records again once it has met the sizes."""
+    counts = [*recorder.kept_sizes.values()]
+    new = to_come(counts.count(1), counts.count(2)) if counts else 0.0
+    return recorder.first_runs * (1 - new / max(len(counts), 1))
 
 
 def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> float:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
 import edbc
+from edbc.capture.ragged.kept import KeptCall
 from edbc.errors import UnsupportedError
 
 
@@ -148,3 +149,70 @@ def test_an_index_that_is_a_mask_or_out_of_bounds_is_no_sorting() -> None:
     torch.manual_seed(0)
     model, instances = Chooses(), [[1, 2, 3], [4], [5, 6, 7]]
     require_eager(bound(model, instances), model, instances)
+
+
+class TakesALength(nn.Module):
+    """A reader of a batch of one and its length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = nn.LSTM(HIDDEN, HIDDEN, batch_first=True)
+
+    def forward(self, x: torch.Tensor, length: torch.Tensor) -> Any:
+        order = torch.sort(-length)[1]
+        output, (h, _) = self.reader(pack_padded_sequence(x[order], length[order], batch_first=True))
+        return pad_packed_sequence(output, batch_first=True)[0].sum(1), h[0]
+
+
+class TakesANumber(nn.Module):
+    """What looks a word up by a number that may be a length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+
+    def forward(self, x: torch.Tensor, number: torch.Tensor) -> Any:
+        return self.words(number - 1) * x.sum(1)
+
+
+class ReadsByLength(nn.Module):
+    """Instances of words and a number, which is how many words there are in some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.part, self.other = nn.Embedding(VOCAB, HIDDEN), TakesALength(), TakesANumber()
+
+    def forward(self, instance: tuple[list[int], int]) -> Any:
+        ids = torch.tensor([instance[0]])
+        x, number = self.words(ids), (ids >= 0).sum(1) if instance[1] < 0 else torch.tensor([instance[1]]) + 0
+        return *self.part(x, number.clamp(max=len(instance[0]))), self.other(x, number)
+
+
+def test_a_number_that_is_a_length_is_kept_with_it() -> None:
+    """For each length; numbers that are none, or are one by chance, are read as they are."""
+    torch.manual_seed(0)
+    net = of_model(ReadsByLength(), lambda rng: (sentence(rng), rng.choice((-1, -1, 1, 2, 3, 5))), rounds=3)
+    known = net._idle[0][1].functions.items()
+    kept = [key[0][1] for key, call in known if "the length of argument 0" in str(key) and type(call) is KeptCall]
+    assert len(kept) > 1
+    assert set(kept) == {"part"}
+
+
+class ReadsLengths(nn.Module):
+    """A reader of a batch of one and its length, and nothing else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.part = nn.Embedding(VOCAB, HIDDEN), TakesALength()
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.part(self.words(ids[None]), (ids >= 0)[None].sum(1))
+
+
+def test_what_is_kept_by_sizes_that_recur_is_a_call() -> None:
+    """The module is worth asking for, whatever the first call of each length takes."""
+    torch.manual_seed(0)
+    instances = [torch.arange(n) for n in (*range(2, 15), 3, 5, 7, 9)]
+    net = bound(ReadsLengths(), instances, cells="auto", rows=True)
+    assert "part" in net.plan.automatic
+    require_eager(net, net.model, instances)
