@@ -23,7 +23,6 @@ from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
 from edbc.run.session import Net
 from edbc.tools.compile.compiler import _with_types, fused_lines, plan_cells, planned_types
 from edbc.tools.compile.decisions import Decisions, Sample, decide, ragged_classes
-from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.parity import Eager, Parity
 
 MODELS = Path(__file__).resolve().parents[1] / "models"
@@ -60,12 +59,11 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", row
     there are to be `rows`, none where that is None, else those that pay."""
     model.eval()
     code = Regions(model, Closed(model))
-    ragged = () if rows is None else ragged_classes(Sample(model, code, instances)) if rows else None
+    sample = Sample(model, code, instances)
+    ragged = () if rows is None else ragged_classes(sample) if rows else None
     marked = () if cells == "marked" else None
-    found = decide(model, code, instances, Decisions(marked, ragged, None if cells == "auto" else ()))
-    view, table = found.of(model, code)
-    run_segment = SegmentsUnplanned(model, view, table)
-    parts = run_segment.taken(capture(*recording_shadow(view, table), instances, run_segment))
+    found = decide(sample, Decisions(marked, ragged, None if cells == "auto" else ()))
+    view, table, _, parts, _ = sample.recorded_by(*found.of(model, code)) if found.patterns else sample.taken(found)
     recorded = [replace(part.graph, types=table.graph_types()).lint() for part in parts]
     types, present = planned_types(table, recorded) if any(g.num_nodes for g in recorded) else ((), ())
     graphs = [_with_types(graph, types, present) for graph in recorded if graph.num_nodes]

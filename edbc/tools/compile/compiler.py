@@ -63,7 +63,7 @@ from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weights.weightsfile import Weights
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
-from edbc.tools.compile.decisions import Decisions, decide
+from edbc.tools.compile.decisions import Decisions, Sample, decide
 from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 from edbc.tools.compile.worth import captured_gain_of, gain_of, is_eager_better, reason
@@ -292,7 +292,7 @@ def capture_for_compiling(
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
     code = Regions(model, Closed(model))
-    found = decide(model, code, training[0], decided or Decisions())
+    found = decide(Sample(model, code, training[0]), decided or Decisions())
     view, table = found.of(model, code)
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []

@@ -118,6 +118,12 @@ class Sample:
             known = self._known[ragged, names] = self.recorded_by(view, TypeTable(), sizes)
         return known
 
+    def taken(self, decided: Decided) -> _Recorded:
+        """As has been decided but for patterns; the table may get more types, so nobody else is given the same."""
+        way = decided.ragged, frozenset(decided.automatic)
+        self.recorded(*way)
+        return self._known.pop(way)
+
     def recorded_by(self, view: ModelView, table: TypeTable, sizes: Sizes | None = None) -> _Recorded:
         """By a view and into a table, in segments."""
         shadow, recorder = recording_shadow(view, table)
@@ -128,10 +134,9 @@ class Sample:
         return _Recorded(view, table, recorder, parts, sizes)
 
 
-def decide(model: nn.Module, code: Regions, instances: Sequence[Any], given: Decisions) -> Decided:
-    """What a capture of these instances is to do, by what is known of the model's code. O(recordings of them); see
-    `choose` for how many."""
-    sample = Sample(model, code, instances)
+def decide(sample: Sample, given: Decisions) -> Decided:
+    """What a capture of a sample is to do, by what is known of the model's code. O(recordings of it); see `choose` for
+    how many."""
     decided = _cells_and_rows(sample, given)
     patterns = _mined(sample, decided) if given.patterns is None else given.patterns
     return decided._replace(patterns=patterns)
@@ -171,8 +176,8 @@ def _nobody() -> Any:
 
 def _mined(sample: Sample, decided: Decided) -> tuple[Pattern, ...]:
     """Definition (3)."""
-    view, table = decided.of(sample.model, sample.code)
-    return mine(table, view, sample.recorded_by(view, table).parts)
+    view, table, _, parts, _ = sample.taken(decided)
+    return mine(table, view, parts)
 
 
 class _Chosen(NamedTuple):

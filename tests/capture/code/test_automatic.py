@@ -30,7 +30,7 @@ from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 from edbc.tools.compile import decisions
 from edbc.tools.compile.compiler import capture_for_compiling, compile_model
-from edbc.tools.compile.decisions import Decisions, decide
+from edbc.tools.compile.decisions import Decisions, Sample, decide
 from edbc.tools.explain.observe import observe
 
 SIZE = 6
@@ -578,7 +578,7 @@ def test_marked_alone(unmarked_zoo: Path) -> None:
     """With `cells="marked"` nothing is automatic."""
     model = import_model_file(unmarked_zoo / "tree_gru.py").build({}, 0)
 
-    assert decide(model, Regions(model, Closed(model)), [], Decisions((), (), ())).automatic == {}
+    assert decide(Sample(model, Regions(model, Closed(model)), []), Decisions((), (), ())).automatic == {}
 
 
 def test_unmarked_models_equal_eager_after_recurrences_of_parameters() -> None:

@@ -112,7 +112,7 @@ def test_a_sample_is_recorded_once_in_each_way(monkeypatch: pytest.MonkeyPatch) 
     rng, model = Random(0), Best().eval()
     series = [torch.ones(rng.randint(2, 9), SIZE) for _ in range(8)]
 
-    decide(model, Regions(model, Closed(model)), series, Decisions((), None, ()))
+    decide(Sample(model, Regions(model, Closed(model)), series), Decisions((), None, ()))
 
     assert sorted(map(len, ways)) == [0, 0, 1]
 
@@ -121,4 +121,4 @@ def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
     """Pictures of 16 sizes, each a type that native code runs, are no rows."""
     rng, model = Random(0), Pooled().eval()
     pictures = [torch.ones(1, rng.randint(4, 7), rng.randint(4, 7)) for _ in range(32)]
-    assert decide(model, Regions(model, Closed(model)), pictures, Decisions()).ragged == ()
+    assert decide(Sample(model, Regions(model, Closed(model)), pictures), Decisions()).ragged == ()
