@@ -40,13 +40,10 @@ class Piece(NamedTuple):
         count = (self.end - self.begin) // self.dtype.itemsize
         return torch.frombuffer(self.memory, dtype=self.dtype, count=count, offset=self.begin).view(self.shape)
 
-    def numbers(self) -> list[Any]:
-        """All elements."""
+    def array(self) -> Any:
+        """The same for NumPy, where that has the dtype; `tolist` of either gives equal lists."""
         dtype = _OF_NUMPY.get(self.dtype)
-        if dtype is None:
-            return _numbers_of(self.tensor())
-        numbers: list[Any] = self.memory[self.begin : self.end].view(dtype).tolist()
-        return numbers
+        return self.tensor() if dtype is None else self.memory[self.begin : self.end].view(dtype).reshape(self.shape)
 
 
 Table = torch.Tensor | list[torch.Tensor] | Piece
@@ -67,7 +64,7 @@ class Carried(Sequence[torch.Tensor]):
         self.rows: list[torch.Tensor | None] = []
         """Those of a table as tensors, once somebody has asked for one."""
         self.numbers: list[Any] = []
-        """The same as Python's numbers, where they are numbers."""
+        """The same as Python's numbers, of more than one element lists of those."""
         self._on_host: dict[int, torch.Tensor] = {}
         """Rows that have crossed from a device."""
         self._starts: list[int] = []
@@ -87,8 +84,7 @@ class Carried(Sequence[torch.Tensor]):
         else:
             count, address, of_row = table.shape[0], table.data_ptr(), table.stride(0) * table.itemsize
         self.rows += [None] * count
-        if self.are_numbers:
-            self.numbers += [None] * count
+        self.numbers += [None] * count
         if number == len(self._where):
             self._where = np.concatenate([self._where, self._where])
             self._address = self._where.ctypes.data
@@ -113,13 +109,20 @@ class Carried(Sequence[torch.Tensor]):
         return found
 
     def number(self, index: int) -> Any:
-        """What a row is, of values of one element; its table's cross with it."""
+        """What a row is as Python's numbers; its table's cross with it."""
         found = self.numbers[index]
         if found is None:
             number = self._table_of(index)
-            self.have_numbers(number, _numbers_of(self._tables[number]))
+            self.have_numbers(number, self._numbers_of(self._tables[number]))
             found = self.numbers[index]
         return found
+
+    def _numbers_of(self, table: Table) -> list[Any]:
+        if isinstance(table, list):
+            return [row.item() if self.are_numbers else row.tolist() for row in table]
+        rows = table.array() if isinstance(table, Piece) else table
+        numbers: list[Any] = (rows.reshape(-1) if self.are_numbers else rows).tolist()
+        return numbers
 
     def have_numbers(self, number: int, numbers: list[Any]) -> None:
         """Of all rows of a table."""
@@ -196,19 +199,10 @@ def copy_to_host(rows: Sequence[tuple[Carried, int]]) -> int:
     for (pool, at), tensor, part in zip(places, tensors, parts, strict=True):
         found = part.clone().view(tensor.dtype).view(tensor.shape)
         if pool.are_numbers:
-            pool.have_numbers(at, _numbers_of(found))
+            pool.have_numbers(at, pool._numbers_of(found))
         else:
             pool._on_host[at] = found
     return sum(map(len, pieces))
-
-
-def _numbers_of(table: Table) -> list[Any]:
-    if isinstance(table, list):
-        return [row.item() for row in table]
-    if isinstance(table, Piece):
-        return table.numbers()
-    numbers: list[Any] = table.reshape(-1).tolist()
-    return numbers
 
 
 def _as_tensors(table: Table) -> torch.Tensor | list[torch.Tensor]:

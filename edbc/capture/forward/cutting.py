@@ -45,7 +45,7 @@ the Segment, and gives None where it cannot tell."""
 _ref = attrgetter("ref")
 HEAD = 13
 """Numbers before the arrays that `buildloops.cut` gives."""
-MOST_WAITING = 1024
+MOST_WAITING = 128
 """Nodes that wait for company, at most; see definition (1)."""
 
 

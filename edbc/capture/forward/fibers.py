@@ -50,7 +50,7 @@ from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.locks import holds_lock, takes_locks
 from edbc.capture.standins.source import location_of, user_frame, user_location
 from edbc.capture.standins.standin import Symbol, Value
-from edbc.capture.standins.unread import Site, Unread, read_survivors
+from edbc.capture.standins.unread import LIST, Site, Unread, read_survivors
 from edbc.errors import UnsupportedError
 from edbc.native.memory import require_memory
 
@@ -382,16 +382,16 @@ class Fibers:
 
     def reader(self) -> Callable[..., Any]:
         """What gives the tensor that a stand-in stands for, once it exists; where it is of one element, that
-        `as_number`, which is told where its class is known to be of one. `place` is that of an integer that was not
-        read yet.
+        `as_number`, which is told where its class is known to be of one; a vector as a list where `as_number` is LIST,
+        and it stands on the host. `place` is that of an integer that was not read yet.
 
         A function of what stays in a mini-batch: looking that up took as long as reading.
         """
         rec, getcurrent, read_sites = self.recorder, self._getcurrent, self.recorder.read_sites
         constants, sources, indices = rec.constants, rec.external_source, rec.external_index
-        before_first, most = -1 - rec.first_external, rec.max_reads
+        before_first, most, is_on_host = -1 - rec.first_external, rec.max_reads, rec.device.type == "cpu"
 
-        def read(symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> Any:
+        def read(symbol: Symbol, as_number: Any = False, place: int = -1, site: Site | None = None) -> Any:
             fiber = self.running
             if fiber is None or getcurrent() is not fiber.greenlet or self.is_cancelled:
                 self._refuse_reader()
@@ -406,17 +406,20 @@ class Fibers:
             if value.ref >= 0:
                 self._wait(fiber, value)
             number = before_first - value.ref
-            rows, index, views = constants.get(sources[number]), indices[number], value.slot.views
-            if as_number and not views and type(rows) is Carried and rows.are_numbers:
+            rows: Any = constants.get(sources[number])
+            index, views = indices[number], value.slot.views
+            is_known = as_number and not views and type(rows) is Carried
+            if is_known and (rows.are_numbers or (as_number is LIST and is_on_host)):
                 if place < 0:
                     noted.append((site.where, rows, index, views))  # type: ignore[union-attr]
                 else:
                     noted[place] = noted[place][0], rows, index, views
                 found = rows.numbers[index]
-                return rows.number(index) if found is None else found
+                found = rows.number(index) if found is None else found
+                return found if as_number is True else [found] if rows.are_numbers else list(found)
             if rows is None:
                 rows, index = [self._parameter(number)], 0
-            elif type(rows) is Carried and rec.device.type != "cpu":
+            elif type(rows) is Carried and not is_on_host:
                 rows, index = [rows.on_host(index)], 0
             if place >= 0:
                 noted[place] = noted[place][0], rows, index, views

@@ -31,7 +31,7 @@ from edbc.capture.semantics import autocast
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.fresh import changed_item_of
 from edbc.capture.standins.source import asked_by_torch, user_location
-from edbc.capture.standins.unread import INTEGERS, Unread, unread
+from edbc.capture.standins.unread import INTEGERS, LIST, Unread, unread
 from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -610,7 +610,14 @@ class Value(Symbol):
 
     def tolist(self) -> Any:
         """Nested lists, or the number itself."""
-        return Symbol.tolist(self) if self.slot.shape else self.item()
+        rec, num_dims = self.rec, len(self.slot.shape)
+        if not num_dims:
+            return self.item()
+        reading = rec.reading
+        if num_dims > 1 or reading is None or rec.has_ended:
+            return Symbol.tolist(self)
+        found = reading(self, LIST)
+        return found if type(found) is list else found.tolist()
 
 
 class Copied(int):

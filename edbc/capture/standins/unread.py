@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from edbc.capture.standins.standin import Value
 
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
+LIST = "list"
+"""What a reader is asked for by `tolist` of a vector."""
 _OWN_REFERENCES = 3
 """To an integer that nobody else has while it is looked at: a list's, a variable's and an argument's."""
 

@@ -378,6 +378,28 @@ def test_known_segments_give_the_same_bits(how: Callable[[Any, Any], Any], monke
     assert len(runs) == num_runs > 0
 
 
+def lists(net: Reading, words: list[int]) -> Any:
+    """Vectors as lists, which are forward's own to change, of several dtypes; one of them twice, one of one element."""
+    h, found = net.encode(words), []
+    for word in words:
+        h = net.step(net.embedding.weight[word], h)
+        read = [h.tolist(), h.tolist(), (h > 0).tolist(), h.argsort().tolist(), net.score(h).tolist(), h[:3].tolist()]
+        read[0].sort()
+        found.append(read)
+        h = h * read[1].index(read[0][-1])
+    return h, found
+
+
+def test_lists_are_those_of_eager() -> None:
+    model, instances = model_of(lists).double(), some(12)
+    net = bound(model, instances)
+    with torch.no_grad():
+        for _ in range(3):
+            found, expected = net(instances), [model(one) for one in instances]
+
+    torch.testing.assert_close(found, expected)
+
+
 def tensors_of(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return result.tolist()
@@ -422,7 +444,7 @@ def heads_without_gradients(net: Reading, words: list[int]) -> Any:
 
 def test_what_no_waiting_value_needs_waits_for_company() -> None:
     """Heads of states are one batch, as if they were computed at the end; not one per segment."""
-    model, instances = model_of(heads_on_the_way), some(32)
+    model, instances = model_of(heads_on_the_way), some(10)
     net, segments = bound(model, instances), []
     with torch.no_grad():
         prepared = net.prepare(instances, on_segment=segments.append)
