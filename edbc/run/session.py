@@ -96,7 +96,7 @@ from edbc.run.passes.minibatch import (
     verify_shared,
 )
 from edbc.run.passes.placement import Longs, place
-from edbc.run.passes.share import may_share, share
+from edbc.run.passes.share import Luck, may_share, share
 from edbc.run.segments import Segments
 from edbc.run.stream import OnError, stream
 from edbc.run.weights import touched
@@ -218,6 +218,7 @@ class Net:
             names = [t.name for t in plan.types]
             self.waves = Waves() if plan.waves is None else Waves.from_text(plan.waves.table, names)
         self.share = share
+        self._luck = Luck()
         self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
         self._has_told_eager = False
         rates = ON_DEVICE if self.backend.issues else ON_CPU
@@ -263,6 +264,7 @@ class Net:
         )
         """What a mini-batch goes through, from instances to results (`edbc.run.passes.minibatch`)."""
         self._preparing = self.passes.span("capture", "place")
+        self._after_sharing = self.passes.span("schedule", "place")
         self._placing = self.passes.span("share", "place")
         self._executing = self.passes.span("execute", "execute")
         self.trainer = Trainer(self)
@@ -429,11 +431,17 @@ class Net:
     def _results_of(self, capture: Capture, shared: Shared) -> list[Any]:
         """What instances that run together return."""
         with MemoryErrors(f"running {capture.graph.num_nodes:,} nodes"):
-            found = self.run_again(capture, shared)
-            if found is not None:
-                return found
-            batch = self._placing(MiniBatch(capture=capture))
-            return self._executing(batch.changed(shared=shared)).results
+            to_run = self._of_equal(capture)
+            known = self._known.get(id(to_run.graph))
+            batch = MiniBatch(capture=to_run, **known or {})
+            if known is None:
+                batch = self._after_sharing(batch)
+            self._luck.tell(to_run.has_shared, batch.at_once is not None)
+            return run_whole(self.backend, batch, self.kernel, self.view, shared)
+
+    def _of_equal(self, capture: Capture) -> Capture:
+        """With equal nodes as one, where they are looked for."""
+        return self.shared(capture) if self._luck.looks() else capture
 
     def refresh(self) -> None:
         """Pack all weights anew for the next mini-batch. Needed only after writing to a few elements of a parameter
@@ -676,19 +684,11 @@ class Net:
         known = self._known.get(id(capture.graph))
         if known is None or self.passes.verifies:
             return None
-        at_once = known["at_once"]
-        if at_once is None or at_once.may_share():
-            to_run = self.shared(capture)
-            if to_run.graph is not capture.graph:
-                if at_once is not None:
-                    at_once.has_shared()
-                return None
-            capture = to_run
-        if at_once is not None:
-            with WithoutGradients():
-                found: list[Any] = at_once.run(capture, shared, self.view)
-                return found
-        return run_whole(self.backend, MiniBatch(capture=capture, **known), self.kernel, self.view, shared)
+        to_run = self._of_equal(capture)
+        self._luck.tell(to_run.graph is not capture.graph, known["at_once"] is not None)
+        if to_run.graph is not capture.graph:
+            return None
+        return run_whole(self.backend, MiniBatch(capture=to_run, **known), self.kernel, self.view, shared)
 
     def run_segment(self, segment: Cutout, shared: Shared) -> list[Any] | None:
         """The same of a segment that instances wait for, of which no Capture is made where nobody asks for one."""

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _KINDS = frozenset(("carried", "row", "whole", "constant"))
 """Of sources that are bound here."""
-_SURE, _SELDOM = 8, 16
 
 
 class Leaving:
@@ -65,7 +64,6 @@ class AtOnce:
         assert dtype is not None
         self._dtype = dtype
         self._placement, self._boundary = batch.placement, batch.boundary
-        self._unshared = 0
 
     @staticmethod
     def serves(batch: MiniBatch, demand: CpuDemand) -> bool:
@@ -74,15 +72,6 @@ class AtOnce:
         kinds = {sources[number].kind for number, *_ in batch.boundary.lookups.of_source}
         is_native = len(stretches) == 1 and stretches[0][2] is not None and demand.tasks is None
         return is_native and kinds <= _KINDS
-
-    def may_share(self) -> bool:
-        """Whether to look for equal nodes, which change no bit of native values: seldom where there were none."""
-        self._unshared += 1
-        return self._unshared <= _SURE or not self._unshared % _SELDOM
-
-    def has_shared(self) -> None:
-        """Some were found."""
-        self._unshared = 0
 
     def run(self, capture: Capture, shared: Shared, view: ModelView) -> list[Any]:
         """What each instance of a mini-batch of this structure returns, or what a segment carries, class by class."""

@@ -41,12 +41,29 @@ from edbc.run.passes.placement import Longs
 FEWEST = 16
 WORTHWHILE = 1 / 32
 MOST = 7 / 8
+SURE, SELDOM = 8, 16
 _NONE = np.zeros(0, np.bool_)
 
 
 def may_share(structure: Structure) -> bool:
     """Whether equal nodes are looked for in segments of a structure (`capture.forward.cutting`)."""
     return not structure.reads_carried and structure.graph.num_nodes >= FEWEST
+
+
+class Luck:
+    """Whether to look for equal nodes of a mini-batch without gradients: of one in `SELDOM` where the last `SURE` and
+    more had none and ran natively throughout, as there no bit tells. Threads may share it."""
+
+    def __init__(self) -> None:
+        self._unlucky = 0
+
+    def looks(self) -> bool:
+        """Whether to look now."""
+        return self._unlucky < SURE or not self._unlucky % SELDOM
+
+    def tell(self, is_shared: bool, is_native: bool) -> None:
+        """What a mini-batch was."""
+        self._unlucky = 0 if is_shared or not is_native else self._unlucky + 1
 
 
 def share(capture: Capture) -> Capture:
