@@ -14,6 +14,7 @@ broadcasting and reductions treat them in their own way (`TooFew`).
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +23,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from edbc.capture.forward.returned import collect_results
+from edbc.base.kept import Kept
+from edbc.capture.forward.returned import Result, Stacked
 from edbc.capture.ragged.program import (
     EACH,
     GROUP,
@@ -52,6 +54,10 @@ from edbc.capture.standins.standin import PLAIN, Shared, Slot, Value, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
+
+
+MOST_NESTS = 256
+"""Of one call that returns rows: one for each number of them."""
 
 
 class Given(NamedTuple):
@@ -170,12 +176,16 @@ class Many(NamedTuple):
 
 
 class Form(NamedTuple):
-    """What a call returns whose tensors are single values, each where One says."""
+    """What a call returns whose tensors are single values and stacks of rows, each where One or Rows says."""
 
     sources: list[int]
     slots: list[Slot]
-    nest: Any
-    """With places that count from 0 (`forward.returned`)."""
+    rows: list[bool]
+    """Which of them are stacks."""
+    count_of: list[Count]
+    """How many rows each has; then the numbers of rows that are returned."""
+    nest_of: Callable[[Sequence[int]], Any]
+    """By these numbers the nest, with places that count from 0 (`forward.returned`)."""
 
 
 class KeptCall(NamedTuple):
@@ -187,7 +197,7 @@ class KeptCall(NamedTuple):
     result: Any
     """What the call returns, with Rows, One and Many in it."""
     form: Form | None
-    """The same; None where it has Rows or Many."""
+    """The same; None where it has Rows that do not stand along the first dimension."""
     equal: tuple[tuple[Count, Count], ...]
     """Sizes that must be equal."""
     below: tuple[tuple[int, Count, int], ...]
@@ -234,39 +244,65 @@ class KeptCall(NamedTuple):
 
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
-    kind = type(item)
-    if kind is Rows or kind is One or kind is Many:
-        source = item.source
+    def value(place: Any) -> Any:
+        source, is_size = place.source, type(place) is Many
         if source >= 0:
             refs = results[source]
         else:
             first, step, count = flat[-3 - 3 * source : -3 * source]
-            refs = range(count) if kind is Many else range(first, first + (step or 1) * count, step or 1)
-        if kind is Many:
+            refs = range(count) if is_size else range(first, first + (step or 1) * count, step or 1)
+        if is_size:
             return len(refs)
-        return Ragged(rec, refs, item.slot, item.at) if kind is Rows else value_of(rec, refs.start, item.slot)
-    if isinstance(item, tuple | list):
-        found = [_filled(rec, x, results, flat) for x in item]
-        return found if kind is list else rebuilt(item, found)
-    return {key: _filled(rec, x, results, flat) for key, x in item.items()} if kind is dict else item
+        is_row = type(place) is Rows
+        return Ragged(rec, refs, place.slot, place.at) if is_row else value_of(rec, refs.start, place.slot)
+
+    return _placed(item, value)
 
 
-def _form(rec: Recorder, program: Program, result: Any) -> Form | None:
-    """See `KeptCall.form`: values that are named by their sources are collected."""
-    if not _is_of_singles(result):
-        return None
-    sources = [range(k, k + 1) for k in range(len(program.results))]
-    args = [number for k in range(program.num_args) for number in (-1 - k, 0, 1)]
-    found = collect_results([_filled(rec, result, sources, args)])
-    return Form(found.refs.tolist(), found.slots, found.nests[0])
-
-
-def _is_of_singles(item: Any) -> bool:
+def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
+    """A result with what a function gives for each place in it."""
     kind = type(item)
-    if kind is Rows or kind is Many:
-        return False
-    parts = item.values() if kind is dict else item if isinstance(item, tuple | list) and kind is not One else ()
-    return all(map(_is_of_singles, parts))
+    if kind is Rows or kind is One or kind is Many:
+        return value(item)
+    if isinstance(item, tuple | list):
+        found = [_placed(part, value) for part in item]
+        return found if kind is list else rebuilt(item, found)
+    return {key: _placed(part, value) for key, part in item.items()} if kind is dict else item
+
+
+def _form(program: Program, result: Any) -> Form | None:
+    """See `KeptCall.form`."""
+    every: list[Any] = []
+    _placed(result, every.append)
+    placed = [place for place in every if type(place) is not Many]
+    if any(type(place) is Rows and place.at for place in placed):
+        return None
+    count_of = [_count_of(program, place) for place in placed + [place for place in every if type(place) is Many]]
+    nests: Kept[tuple[int, ...], Any] = Kept(MOST_NESTS)
+
+    def nest_of(sizes: Sequence[int]) -> Any:
+        found = nests.get(key := (*sizes,))
+        if found is None:
+            begins = itertools.accumulate(key[: len(placed)], initial=0)
+            counts, numbers = iter(key), iter(key[len(placed) :])
+
+            def value(place: Any) -> Any:
+                if type(place) is Many:
+                    return next(numbers)
+                begin, size = next(begins), next(counts)
+                return Result(begin) if type(place) is One else Stacked(begin, begin + size)
+
+            found = nests.add(key, (_placed(result, value),))
+        return found[0]
+
+    rows = [type(place) is Rows for place in placed]
+    return Form([place.source for place in placed], [place.slot for place in placed], rows, count_of, nest_of)
+
+
+def _count_of(program: Program, place: Rows | One | Many) -> Count:
+    if type(place) is One:
+        return None
+    return program.counts[place.source] if place.source >= 0 else -1 - place.source
 
 
 def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
@@ -511,7 +547,7 @@ class _Keeping:
             self.within.add((self.draft.count_of(self.sized(like)), least, most))
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
-        form = _form(self.rec, program, placed)
+        form = _form(program, placed)
         told = tuple(self.equal), tuple(self.below), tuple(self.within), tuple(sorted(self.zeros))
         return KeptCall(program, tuple(self.extras), placed, form, *told)
 

@@ -919,16 +919,20 @@ class Recorder:
         return results
 
     def run_together(self, program: Program, lines: np.ndarray) -> np.ndarray:
-        """Calls on rows, each with a line of arguments, as one entry; the refs of each result, which is one value of
-        each call. A mini-batch with such an entry has no others."""
+        """Calls on rows, each with a line of arguments, as one entry; the first ref of each result of each call, result
+        by result. A mini-batch with such an entry has no others."""
         count = len(lines)
         self.entries.append(-1 - program.index)
         self.refs.append(lines.reshape(-1))  # type: ignore[arg-type]
         self.num_runs += 1
         self.calls.append(count)
-        begin = self.next_value
-        self.next_value += count * len(program.counts)
-        return np.arange(begin, self.next_value).reshape(len(program.counts), count)
+        sizes, begins = [*lines.T[2::3]], np.empty((len(program.counts), count), np.int64)
+        known: dict[int, Any] = {}
+        for k, size in enumerate(program.counts):
+            of_calls = np.broadcast_to(size_of(size, sizes, known), count)
+            begins[k] = self.next_value + np.cumsum(of_calls) - of_calls
+            self.next_value += int(of_calls.sum())
+        return begins
 
     def place(self) -> tuple[int, int, int]:
         """How many entries and refs there are, and the next value."""

@@ -28,7 +28,11 @@ def graph(rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def leaves(results: Any) -> list[torch.Tensor]:
-    return [x for r in results for x in (r if isinstance(r, tuple | list) else [r])]
+    """The tensors of a nest."""
+    if isinstance(results, tuple | list | dict):
+        parts = results.values() if isinstance(results, dict) else results
+        return [leaf for part in parts for leaf in leaves(part)]
+    return [results] if isinstance(results, torch.Tensor) else []
 
 
 def gradients(model: nn.Module, results: Any) -> list[torch.Tensor]:

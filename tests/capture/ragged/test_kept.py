@@ -148,6 +148,16 @@ class Parts(Closed):
         return self.out((h * x[:, :1]).sum(0)) * x[:, 1].sum()
 
 
+class Returns(Closed):
+    """Rows, some of which the instance brings, a single value, and how many rows there are."""
+
+    def forward(self, graph):
+        x, edges = graph
+        h = torch.relu(self.up(x))
+        sent = torch.zeros(x.shape[0], HIDDEN).index_add(0, edges[1], h[edges[0]])
+        return {"nodes": (sent + h, x), "mean": sent.mean(0), "count": len(x), "edges": [h[edges[0]], h[edges[1]]]}
+
+
 class Unpacks(Closed):
     def forward(self, graph):
         x, (source, target) = graph
@@ -284,6 +294,15 @@ def test_closed_forwards_give_eager_numbers(kind: type[Closed], make: Callable[[
     of_model(kind(), make, rounds=2)
 
 
+def flat(nest: Any) -> Any:
+    """With the shape of a tensor in its place, so that what is no tensor is compared too."""
+    if isinstance(nest, dict):
+        return {key: flat(part) for key, part in nest.items()}
+    if isinstance(nest, list | tuple):
+        return type(nest)(map(flat, nest))
+    return nest.shape if isinstance(nest, torch.Tensor) else nest
+
+
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
@@ -394,7 +413,9 @@ def test_extent_is_least_and_greatest(numbers: list[int]) -> None:
     assert tuple(found) == ((min(numbers), max(numbers)) if numbers else (0, -1))
 
 
-@pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Recurs, sentence), (Parts, graph)])
+@pytest.mark.parametrize(
+    ("kind", "make"), [(Sends, graph), (Unpacks, graph), (Recurs, sentence), (Parts, graph), (Returns, graph)]
+)
 def test_known_forwards_are_recorded_at_once(kind: type[Closed], make: Callable[[Random], Any],
                                              monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     """Instances of which nothing is new are not gone through one after the other; results stand where they stood."""
@@ -407,7 +428,11 @@ def test_known_forwards_are_recorded_at_once(kind: type[Closed], make: Callable[
         next_instance(rec, number)
 
     monkeypatch.setattr(Recorder, "next_instance", spy)
-    require_eager(net, net.model, [make(Random(seed)) for seed in range(2 * MANY)])
+    instances = [make(Random(seed)) for seed in range(2 * MANY)]
+    require_eager(net, net.model, instances)
+    with torch.no_grad():
+        found, expected = net(instances), [net.model(instance) for instance in instances]
+    assert [flat(of) for of in found] == [flat(of) for of in expected]
     assert set(numbers) == {0}
 
 

@@ -40,7 +40,18 @@ from edbc.capture.ragged.kept import (
     may_keep,
     symbolic_tensor,
 )
-from edbc.capture.ragged.program import INDICES, REFS, CannotKeep, Ints, Numbers, Program, Triple, size_of, triple
+from edbc.capture.ragged.program import (
+    INDICES,
+    REFS,
+    CannotKeep,
+    Count,
+    Ints,
+    Numbers,
+    Program,
+    Triple,
+    size_of,
+    triple,
+)
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
@@ -127,7 +138,7 @@ class Forwards:
 
     def at_once(self) -> tuple[Collected, Sequence[Program]] | None:
         """What all instances return, where forward runs for none, and the programs that are recorded: each is of a
-        forward that is known, fits it, and gets single values from it. O(what they bring)."""
+        forward that is known, fits it, and gets single values or rows from it. O(what they bring)."""
         rec = self.rec
         rec.next_instance(0)
         if not (can_keep(rec) and rec.ragged and self.pays):
@@ -140,7 +151,7 @@ class Forwards:
             for of_key, members in zip(known, self.members.values(), strict=True):
                 program = with_patterns(rec.table, of_key)
                 taken.append(_Taken(of_key, *self._take_in(of_key, members), program))
-        if sum(len(of.members) for of in taken) < len(self.instances) or not all(map(_Taken.returns_values, taken)):
+        if sum(len(of.members) for of in taken) < len(self.instances) or not all(map(_Taken.can_return, taken)):
             for of in taken:
                 self._keep(of.call, of.members, of.lines)
             return None
@@ -165,20 +176,26 @@ class Forwards:
         return [(k, row) for _, k, row in places]
 
     def _collected(self, taken: Sequence[_Taken], made: Sequence[Ints]) -> Collected:
-        """What instances return, where `made` has the refs of each result of a key's instances."""
-        found = [of.results(refs) for of, refs in zip(taken, made, strict=True)]
+        """What instances return, where `made` has the first ref of each result of a key's instances."""
         forms: list[Any] = [of.call.form for of in taken]
+        found = [of.results(refs) for of, refs in zip(taken, made, strict=True)]
+        parts = [(0, row) for row in range(len(self.instances))] if len(taken) == 1 else self._places(taken)
+        nests = [forms[k].nest_of(found[k].told[row]) for k, row in parts]
         if len(taken) == 1:
-            (refs,), (form,), count = found, forms, len(self.instances)
-            ends, slots, nests = [*range(0, refs.size + 1, refs.shape[1] or 1)], form.slots * count, [form.nest] * count
-            if not refs.size:
-                ends = [0] * (count + 1)
-            return Collected(refs.reshape(-1), slots, nests, ends[1:], result_ptr=ends)
-        parts = self._places(taken)
-        refs = np.concatenate([found[k][row] for k, row in parts])
-        ends = [0, *itertools.accumulate(len(forms[k].slots) for k, _ in parts)]
-        slots = [slot for k, _ in parts for slot in forms[k].slots]
-        return Collected(refs, slots, [forms[k].nest for k, _ in parts], ends[1:], result_ptr=ends)
+            first, step, sizes = (of.reshape(-1) for of in found[0][:3])
+        else:
+            first, step, sizes = (
+                np.concatenate([of[k][row] for k, row in parts]) for of in [*zip(*found, strict=True)][:3]
+            )
+        ends = np.cumsum(sizes)
+        refs = np.repeat(first - step * (ends - sizes), sizes) + np.repeat(step, sizes) * np.arange(sizes.sum())
+        kinds = [slot for k, _ in parts for slot in forms[k].slots]
+        slots = [slot for slot, size in zip(kinds, sizes.tolist(), strict=True) for _ in range(size)]
+        is_stack = [rows for k, _ in parts for rows in forms[k].rows]
+        bounds = [0, *ends.tolist()]
+        stacks = [of for of, rows in zip(itertools.pairwise(bounds), is_stack, strict=True) if rows]
+        last = [bounds[i] for i in itertools.accumulate([len(forms[k].slots) for k, _ in parts])]
+        return Collected(refs, slots, nests, last, stacks=stacks, result_ptr=[0, *last])
 
     def _first(self, group: Group, place: int, by_sizes: bool, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
@@ -257,16 +274,50 @@ class _Taken(NamedTuple):
     lines: Ints
     program: Program
 
-    def returns_values(self) -> bool:
-        """Whether each result is one value of each instance, for any of them that has rows."""
-        sizes = list(self.lines.T[2::3])
-        return all(count is None or bool(np.all(size_of(count, sizes) == 1)) for count in self.program.counts)
-
-    def results(self, made: Ints) -> Ints:
-        """The refs of what each instance returns, where `made` has those of each result of the run."""
+    def can_return(self) -> bool:
+        """Whether each result is one value of each instance, or rows of which there are some."""
         form: Any = self.call.form
-        columns = [made[k] if k >= 0 else self.lines[:, -3 - 3 * k] for k in form.sources]
-        return np.array(columns, np.int64).reshape(len(columns), len(self.lines)).T
+        sizes, steps = self.sizes(form.count_of[: len(form.sources)]), self.lines[:, 1::3]
+        held = [-1 - k for k, rows in zip(form.sources, form.rows, strict=True) if k < 0 and rows]
+        are_single = [
+            self.program.counts[k] for k, rows in zip(form.sources, form.rows, strict=True) if k >= 0 and not rows
+        ]
+        return (
+            bool((sizes > 0).all())
+            and bool((self.sizes(are_single) == 1).all())
+            and not np.isin(steps[:, held], (INDICES, REFS)).any()
+        )
+
+    def sizes(self, counts: Sequence[Count]) -> Ints:
+        """How many these are, of each instance."""
+        known: dict[int, Any] = {}
+        sizes, found = [*self.lines.T[2::3]], np.empty((len(self.lines), len(counts)), np.int64)
+        for k, count in enumerate(counts):
+            found[:, k] = size_of(count, sizes, known)
+        return found
+
+    def results(self, made: Ints) -> _Results:
+        """What each instance returns, where `made` has the first ref of each result of the run."""
+        form: Any = self.call.form
+        count, size = len(form.sources), self.sizes(form.count_of)
+        first, step = np.empty((2, len(self.lines), count), np.int64)
+        for k, source in enumerate(form.sources):
+            if source >= 0:
+                first[:, k], step[:, k] = made[source], 1
+            else:
+                first[:, k], step[:, k] = self.lines[:, -3 - 3 * source], self.lines[:, -2 - 3 * source]
+        step[step == 0] = 1
+        return _Results(first, step, size[:, :count], size.tolist())
+
+
+class _Results(NamedTuple):
+    """Of instances of one key, by instance and result: the first ref, what is between two of them, and how many there
+    are; and what tells nests apart."""
+
+    first: Ints
+    step: Ints
+    sizes: Ints
+    told: list[list[int]]
 
 
 def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
