@@ -418,7 +418,8 @@ class Net:
         if self.passes.verifies:
             return self.run(instances)[0]
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
-            found = self._mini_batch(instances, 0, Segments(self), self._apart)
+            apart = None if self.backend.issues else self._apart  # a device's launches are fewer together
+            found = self._mini_batch(instances, 0, Segments(self), apart)
         if not isinstance(found, Kinds):
             return self._results_of(found, {})
         shared: Shared = {}

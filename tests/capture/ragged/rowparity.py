@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -29,7 +29,7 @@ def graph(rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
 
 def leaves(results: Any) -> list[torch.Tensor]:
     """The tensors of a nest."""
-    if isinstance(results, tuple | list | dict):
+    if isinstance(results, tuple | list | dict | Iterator):
         parts = results.values() if isinstance(results, dict) else results
         return [leaf for part in parts for leaf in leaves(part)]
     return [results] if isinstance(results, torch.Tensor) else []
