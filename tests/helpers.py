@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record.table import TypeTable
 from edbc.plan.plan import ModelRef, Plan, PlanPolicy, PlanType, TrainedOn
+from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
 from edbc.tools.compile.compiler import _with_types, fused_lines, plan_cells, planned_types
 from edbc.tools.compile.decisions import Decisions, Sample, decide, ragged_classes
@@ -127,3 +129,22 @@ def seeded(build: Any, *args: Any, **kwargs: Any) -> nn.Module:
     """A model with seed 0, in eval mode."""
     torch.manual_seed(0)
     return build(*args, **kwargs).eval()
+
+
+def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
+    """A model file of the zoo and a small config."""
+    file = import_model_file(MODELS / f"{name}.py")
+    known = file.config({})
+    wanted = {"hidden_size": 16, "vocab_size": 40, "num_matrices": 10, **settings}
+    return file, file.config({key: value for key, value in wanted.items() if key in known})
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Made-up numbers are of that, and what forward makes."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 from budget import PLAIN
-from helpers import bound, recorded
+from helpers import bound, default_dtype, recorded
 from torch import nn
 
 from edbc.capture.code.shadow import ModelView, recording_shadow
@@ -59,17 +59,6 @@ def combinations(slow: bool) -> list[Any]:
                 case = f"{name}-{size}-{order}{' in rows' * rows}"
                 cases.append(pytest.param(name, size, order, rows, id=case, marks=marks))
     return cases
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Any:
-    """In which made-up numbers are, and the constants of forward."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 class Ways:

@@ -10,8 +10,7 @@ import pytest
 import torch
 from bound import plan_for
 from gradients import tensors
-from helpers import bound
-from test_zoo import opened
+from helpers import bound, opened
 from torch import Tensor, nn
 
 import edbc

@@ -9,8 +9,7 @@ import pytest
 import torch
 from bound import RandomTreeModel, plan_for, random_trees
 from commands import command
-from helpers import bound, require_eager
-from test_zoo import opened
+from helpers import bound, opened, require_eager
 from zoo_names import short_instances
 
 from edbc.cells.kernels.microkernel import shape_of

@@ -4,26 +4,17 @@ every batch size. `models/test_zoo_parity.py` has the committed plans, in float3
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from bound import plan_for
-from helpers import require_eager
+from helpers import opened, require_eager
 from zoo_names import DYNAMIC, RAGGED, short_instances
 
 from edbc.errors import StaleError, Unplanned
-from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
-
-
-def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
-    file = import_model_file(MODELS / f"{name}.py")
-    known = file.config({})
-    wanted = {"hidden_size": 16, "vocab_size": 40, "num_matrices": 10, **settings}
-    return file, file.config({key: value for key, value in wanted.items() if key in known})
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

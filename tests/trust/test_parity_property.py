@@ -8,8 +8,6 @@ and each time must give what eager gives for it alone: grouping and order change
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import bound, graph_of
+from helpers import bound, default_dtype, graph_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_models import CODE, RandomModel
@@ -67,17 +65,6 @@ def examples(count: int) -> settings:
     """Settings of a property over `count` examples."""
     slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
     return settings(max_examples=count, derandomize=True, deadline=None, suppress_health_check=slow)
-
-
-@contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What forward makes is of that."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 class Universe:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import bound
+from test_small_batches import require_eager
 from torch import nn
 from torch.nn import functional as F
 
@@ -63,13 +64,6 @@ def instances(count: int) -> list[Tensor]:
 def net() -> Net:
     """Bound once."""
     return bound(Calls(), instances(3))
-
-
-def require_eager(net: Net, batch: list[Any]) -> None:
-    """Results are eager's, in its shapes and dtypes."""
-    with torch.no_grad():
-        for found, right in zip(net(batch), map(net.model, batch), strict=True):
-            torch.testing.assert_close(found, right)
 
 
 @pytest.mark.parametrize("count", [1, 2, FEW, FEW + 1, 20])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from bound import plan_for
+from helpers import opened
 from torch import nn
 from zoo_names import short_instances
 
@@ -19,7 +20,6 @@ from edbc.plan.plan import Plan
 from edbc.run.backend import Demand, Segment
 from edbc.run.cuda.cudabackend import CudaBackend
 from edbc.run.cuda.devicearenas import CudaArenas
-from edbc.run.modelfile import ModelFile, import_model_file
 from edbc.run.session import Net
 from edbc.tools.parity import Eager, Parity
 
@@ -41,14 +41,6 @@ class PoisonedBackend(CudaBackend):
         for tensor in (*arenas.tensors, arenas.memory[int(segment.placement.begins[-1]) :].view(torch.float32)):
             tensor.fill_(torch.nan if tensor.is_floating_point() else -1)
         return arenas
-
-
-def opened(name: str, **settings: Any) -> tuple[ModelFile, dict[str, Any]]:
-    """A model file of the zoo and a small config."""
-    file = import_model_file(MODELS / f"{name}.py")
-    known = file.config({})
-    wanted = {"hidden_size": 16, "vocab_size": 40, "num_matrices": 10, **settings}
-    return file, file.config({key: value for key, value in wanted.items() if key in known})
 
 
 def on_device(plan: Plan, model: nn.Module, use_triton: bool = True) -> Net:

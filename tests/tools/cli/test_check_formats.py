@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from commands import git
 
 from edbc.plan.reader import read_plan
 from edbc.tools.checking import Outcome, check_plan
@@ -20,12 +20,6 @@ def set_guard(plan: Path, name: str, change: int) -> None:
     changed = text.replace(f"  {name}: {{value: {value},", f"  {name}: {{value: {value + change},")
     assert changed != text
     plan.write_text(changed)
-
-
-def git(folder: Path, *arguments: str) -> None:
-    """Run git in a folder, as nobody in particular."""
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from commands import git
 
 GIT = shutil.which("git")
 needs_git = pytest.mark.skipif(GIT is None, reason="no git on PATH")
-
-
-def git(folder: Path, *arguments: str) -> None:
-    """Run git in a folder, as nobody in particular."""
-    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
-    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
 
 
 @pytest.fixture
