@@ -37,7 +37,7 @@ from edbc.capture.semantics import autocast
 from edbc.capture.semantics.shapes import filled_with_zeros
 from edbc.capture.standins.lazy import REDUCTIONS
 from edbc.capture.standins.nests import mapped
-from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
+from edbc.capture.standins.standin import Slot, bits_of, class_of, dtype_name, torch_dtype
 from edbc.cells.opgraph import Block, CellGraph, CellOp, Source
 
 SYNONYMS = {**operations.SYNONYMS, "mm": "matmul", "mv": "matmul"}
@@ -117,7 +117,7 @@ class _Translation:
                 source.value_class,
                 call=lambda: tensor,
                 template=((), {}),
-                attributes=_tensor_text(tensor),
+                attributes=f"constant {hashlib.sha256(bits_of(tensor.cpu()).numpy().tobytes()).hexdigest()[:16]}",
             )
         else:
             name = self.append(
@@ -514,10 +514,3 @@ def _run(value_class: ValueClass, slot: Slot) -> tuple[int, int] | None:
         return None
     first = int(elements[0])
     return (first, first + len(elements)) if torch.equal(elements, torch.arange(first, first + len(elements))) else None
-
-
-def _tensor_text(tensor: torch.Tensor) -> str:
-    """A constant by its content, so that two plans differ when a constant does."""
-    data = tensor.detach().cpu().contiguous().reshape(-1)
-    raw = data.view(torch.uint8) if data.numel() else torch.empty(0, dtype=torch.uint8)
-    return f"constant {hashlib.sha256(raw.numpy().tobytes()).hexdigest()[:16]}"

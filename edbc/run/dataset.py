@@ -37,6 +37,7 @@ from edbc.base.files import found_at, require_target
 from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.store import Store, write_store
 from edbc.capture.captured.structurecache import Sample
+from edbc.capture.standins.standin import bits_of
 from edbc.errors import EdbcError, InputError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ class CapturedDataset(Dataset[Any]):
             (result,) = self.net([captured])
         from edbc.run.outputs import named_tensors
 
-        return [(name, t.shape, t.dtype, _bits(t)) for name, t, _ in named_tensors(result)]
+        return [(name, t.shape, t.dtype, bits_of(t.cpu()).numpy().tobytes()) for name, t, _ in named_tensors(result)]
 
     def save(self, file: str | Path | None = None) -> Path:
         """Write what is captured in the present mode to a file, whole or not at all, and say where."""
@@ -319,7 +320,3 @@ def items_of(data: Any, items: Sequence[int]) -> list[Any]:
     """Several items of a map-style data set, at once where it can."""
     many = getattr(data, "__getitems__", None)
     return [data[item] for item in items] if many is None else list(many(items))
-
-
-def _bits(tensor: torch.Tensor) -> bytes:
-    return tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""

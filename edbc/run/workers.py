@@ -43,7 +43,7 @@ from edbc.capture.captured.vocabulary import KINDS, Lexicon, Longs, Vocabulary, 
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.states import Memo
 from edbc.capture.standins.objects import Closed
-from edbc.capture.standins.standin import dtype_name, torch_dtype
+from edbc.capture.standins.standin import bits_of, dtype_name, torch_dtype
 from edbc.errors import InputError, SlowTransfer, UnsupportedError, printable
 from edbc.run.modelfile import files_of, import_model_file
 
@@ -129,7 +129,10 @@ class CapturedBatch(Closed):
 
     def __reduce__(self) -> Any:
         """Plain bytes, numbers and texts; exemplars as `_pickled`."""
-        constants = [(source, dtype_name(pool.dtype), list(pool.shape), _raw(pool)) for source, pool in self.constants]
+        constants = [
+            (source, dtype_name(pool.dtype), list(pool.shape), bits_of(pool).cpu().numpy().tobytes())
+            for source, pool in self.constants
+        ]
         key = (os.getpid(), id(self.of))
         once: dict[str, str] = {}
         texts = [once.setdefault(text, text) for text in self.nest_texts]  # pickle sends one object once
@@ -148,10 +151,6 @@ def _pickled(exemplars: list[Any]) -> bytes:
             f"which receives may not have recorded, got {printable(repr(error))}; or let the net capture some before "
             "the loader is made: net.capture_all(instances)"
         ) from None
-
-
-def _raw(pool: torch.Tensor) -> bytes:
-    return pool.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes() if pool.numel() else b""
 
 
 def _text_of(of: Lexicon | Vocabulary) -> str:

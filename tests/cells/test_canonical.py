@@ -122,3 +122,18 @@ def test_text_does_not_depend_on_size() -> None:
     assert [line.split(" = ")[1] for line in cell.lines() if "affine" in line] == [
         f'affine(x0, weight="gates.weight[{k}/3]", bias="gates.bias[{k}/3]")' for k in range(3)
     ]
+
+
+def test_a_constant_is_told_by_its_elements() -> None:
+    """Wherever they stand: one element may have any stride and count as contiguous."""
+    told = [
+        [line for line in canonical(lambda m, x, y, c=constant: x + c, shape=(1,))[0].lines() if "constant" in line]
+        for constant in (
+            torch.full((1,), 3.0),
+            torch.arange(6.0).view(1, 6)[:, 3],
+            torch.arange(6.0).view(3, 2).T[1, 1:2],
+            torch.full((1,), 4.0),
+        )
+    ]
+
+    assert told[0] == told[1] == told[2] != told[3]

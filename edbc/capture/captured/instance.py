@@ -32,7 +32,7 @@ from edbc.capture.captured.joinloops import HEADER
 from edbc.capture.captured.nesttext import classes_in, need, nest_in, require_text
 from edbc.capture.captured.vocabulary import Home, Lexicon, Vocabulary, source_text
 from edbc.capture.standins.objects import Closed
-from edbc.capture.standins.standin import dtype_name, torch_dtype
+from edbc.capture.standins.standin import bits_of, dtype_name, torch_dtype
 from edbc.errors import InputError, StaleError
 
 if TYPE_CHECKING:
@@ -187,12 +187,8 @@ def _written(captured: Captured) -> bytes:
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()
     parts = [MAGIC, bytes([FORMAT]), len(text).to_bytes(4, "little"), text, words.tobytes()]
-    data = b"".join([*parts, *(_raw(pool) for _, pool in pools)])
+    data = b"".join([*parts, *(bits_of(pool).numpy().tobytes() for _, pool in pools)])
     return data + hashlib.blake2b(data, digest_size=DIGEST).digest()
-
-
-def _raw(pool: torch.Tensor) -> bytes:
-    return pool.reshape(-1).view(torch.uint8).numpy().tobytes() if pool.numel() else b""
 
 
 def _renumbered(part: Words) -> list[int]:

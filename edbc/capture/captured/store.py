@@ -24,6 +24,7 @@ from edbc.capture.captured.instance import WORD, Captured, home_and_texts, vocab
 from edbc.capture.captured.joining import numbers_in, require_constants, require_words
 from edbc.capture.captured.nesttext import need, nest_in, require_text
 from edbc.capture.captured.vocabulary import Lexicon
+from edbc.capture.standins.standin import bits_of
 from edbc.errors import InputError, StaleError
 
 FORMAT = 1
@@ -79,7 +80,7 @@ def _digest(header: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> s
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+        digest.update(bits_of(tensor).numpy().data)
     return digest.hexdigest()
 
 

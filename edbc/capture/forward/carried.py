@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.capture.standins.standin import bits_of
+
 if TYPE_CHECKING:
     from edbc.capture.forward.returned import Collected
     from edbc.capture.record.recording import Recording
@@ -192,7 +194,7 @@ def copy_to_host(rows: Sequence[tuple[Carried, int]]) -> int:
     """Let rows cross from a device in one copy, with the whole tables of those that are numbers: how many bytes."""
     places = dict.fromkeys((pool, pool._table_of(i) if pool.are_numbers else i) for pool, i in rows)
     tensors = [torch.as_tensor(_as_tensors(pool._tables[at])) if pool.are_numbers else pool[at] for pool, at in places]
-    pieces = [tensor.detach().contiguous().reshape(-1).view(torch.uint8) for tensor in tensors]
+    pieces = list(map(bits_of, tensors))
     if not pieces:
         return 0
     parts = torch.cat(pieces).cpu().split([len(piece) for piece in pieces])

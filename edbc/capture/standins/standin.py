@@ -61,6 +61,14 @@ def torch_dtype(name: str) -> torch.dtype:
     return _DTYPE_OF_NAME[name]
 
 
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor's elements in their order, `(bytes,)` of uint8, in its memory where that has them so."""
+    flat = tensor.detach().reshape(-1)
+    if flat.stride(0) != 1:  # one element, whose stride may be any and still counts as contiguous
+        flat = flat.clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8)
+
+
 class Slot:
     """Definition (1). `views` is a chain of `(function, template, output index)`, applied to a value of `base`."""
 

@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.base.frozen import frozen
+from edbc.capture.standins.standin import bits_of
 
 ALIGNMENT = 16
 Write = Callable[[NDArray[Any]], None]
@@ -120,7 +121,7 @@ class Upload:
             if isinstance(values, np.ndarray):
                 integers[part.begin // 4 : part.end // 4] = values.reshape(-1)
             else:
-                words.view(np.uint8)[part.begin : part.end] = _bytes_of(values)
+                words.view(np.uint8)[part.begin : part.end] = bits_of(values).numpy()
         for part, write in self._late:
             write(words[part.begin // 8 : part.end // 8].reshape(part.shape))
 
@@ -131,10 +132,6 @@ class Upload:
             self.send()
         assert self._buffer is not None
         return self._buffer
-
-
-def _bytes_of(values: torch.Tensor) -> NDArray[Any]:
-    return values.reshape(-1).view(torch.uint8).numpy()
 
 
 class CopyStream:
