@@ -35,6 +35,7 @@ from edbc.capture.ragged.program import (
     SCAN,
     SLICE,
     TAKE,
+    Below,
     CannotKeep,
     Count,
     Draft,
@@ -130,6 +131,31 @@ class LookedUp(NamedTuple):
         """As an argument of a run. Raises CannotKeep where there is no such row."""
         return triple(rec.looked_up(self.table, given.indices[self.number]).refs)
 
+    def holds(self, numbers: Numbers) -> Any:
+        """See Below."""
+        return Below(self.table.shape[0]).holds(numbers)
+
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
+        """How many there are."""
+        return indices[self.number].size
+
+
+class Integers(NamedTuple):
+    """The indices that are argument `number` as rows."""
+
+    below: Below
+    number: int
+
+    def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
+        """As an argument of a run. Raises CannotKeep where they are others."""
+        if not self.holds(given.indices[self.number]):
+            raise CannotKeep
+        return triple(rec.rows_of_numbers(given.indices[self.number]).refs)
+
+    def holds(self, numbers: Numbers) -> Any:
+        """See Below."""
+        return self.below.holds(numbers)
+
     def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
         """How many there are."""
         return indices[self.number].size
@@ -152,6 +178,9 @@ class First(NamedTuple):
     def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> Any:
         """How many there are."""
         return size_of(self.num, sizes)
+
+
+Extra = Literal | Remade | LookedUp | Integers | First
 
 
 class Rows(NamedTuple):
@@ -192,7 +221,7 @@ class KeptCall(NamedTuple):
     """What a call has recorded."""
 
     program: Program
-    extras: tuple[Literal | Remade | LookedUp | First, ...]
+    extras: tuple[Extra, ...]
     """Arguments beside those that the call is given."""
     result: Any
     """What the call returns, with Rows, One and Many in it."""
@@ -511,7 +540,7 @@ class _Keeping:
                 self.rows[first, step, count] = -1 - k
             else:
                 self.values[first] = -1 - k
-        self.extras: list[Literal | Remade | LookedUp | First] = []
+        self.extras: list[Extra] = []
         self.equal: set[tuple[Count, Count]] = set()
         self.below: set[tuple[int, Count, int]] = set()
         self.within: set[tuple[Count, int, int]] = set()
@@ -637,19 +666,21 @@ class _Keeping:
             register = self.rows[first, step, count] = self.extra(self.looked_up(first, count))
         return register
 
-    def looked_up(self, first: int, count: int) -> LookedUp | First:
-        """So many rows of a parameter, from a ref on."""
+    def looked_up(self, first: int, count: int) -> LookedUp | Integers | First:
+        """So many rows of a parameter, or of integers, from a ref on."""
         table, numbers = self.rec.lookups.get(first, (None, None))
         if table is None or numbers is None:
             raise CannotKeep
         if isinstance(numbers, Size):
+            assert type(table) is Shared
             if numbers.value != count:
                 raise CannotKeep
             return First(table, self.draft.count_of(self.sized(numbers.like)))
         number = self.indices.get(numbers.offset)
         if number is None or numbers.size != count:
             raise CannotKeep
-        return LookedUp(table, -1 - number - len(self.given.rows) - len(self.given.values))
+        place = -1 - number - len(self.given.rows) - len(self.given.values)
+        return Integers(table, place) if isinstance(table, Below) else LookedUp(table, place)
 
     def single(self, ref: int) -> int:
         """The register of a value."""
@@ -671,11 +702,11 @@ class _Keeping:
             raise CannotKeep
         return register
 
-    def extra(self, item: Literal | Remade | LookedUp | First) -> int:
+    def extra(self, item: Extra) -> int:
         self.extras.append(item)
         size = item.size(self.given.indices, self.sizes)
         self.sizes.append(size)
-        self.more.append(size + 7 if isinstance(item, LookedUp | First) else size)
+        self.more.append(size + 7 if isinstance(item, LookedUp | Integers | First) else size)
         return self.draft.argument()
 
     def placed(self, item: Any) -> Any:

@@ -87,6 +87,17 @@ class Numbers(NamedTuple):
         return self.offset, INDICES, self.size
 
 
+class Below(NamedTuple):
+    """What integers are that stand as rows: any, or from 0 to `size` - 1."""
+
+    size: int | None = None
+
+    def holds(self, numbers: Numbers) -> Any:
+        """Whether they are; of arrays, one item per instance, where. There must be some."""
+        some: Any = numbers.size > 0
+        return some if self.size is None else some & (numbers.lowest >= 0) & (numbers.highest < self.size)
+
+
 class Sum(NamedTuple):
     """The size of a join."""
 

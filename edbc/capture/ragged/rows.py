@@ -81,6 +81,8 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
 
     Of integers there is one per row always: a call that is kept knows them as indices, and would take what they are
     here for what they always are."""
+    if tensor.dtype is torch.int64 and tensor.ndim == 1 and len(tensor):
+        return rec.rows_of_numbers(rec.numbers_of(tensor))
     version = 0 if tensor.is_inference() else tensor._version
     key = "rows", id(tensor), version, dim
     known = rec.ragged_constants.get(key)

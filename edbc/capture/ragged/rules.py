@@ -16,6 +16,7 @@ how a function treats dimensions:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,7 +26,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
-from edbc.capture.ragged.symbols import Index, Size, Spread
+from edbc.capture.ragged.symbols import Index, Line, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -192,12 +193,41 @@ def _batch_norm(call: Call) -> Any:
     return each_row(call.rec, [rows], one, rows.at)
 
 
+def _of_classes(call: Call) -> Any:
+    """`cross_entropy` and `nll_loss` of rows and the numbers of their classes: an element of each row of negative
+    log-probabilities, then reduced. No class is ignored where all are some row's element, and the one that is ignored
+    is none."""
+    rows, target = call.given(0, "input", None), call.given(1, "target", None)
+    reduction, ignored = call.given(6, "reduction", "mean"), call.given(4, "ignore_index", -100)
+    others = [call.given(2, "weight", None), call.given(3, "size_average", None), call.given(5, "reduce", None)]
+    smoothing = call.given(7, "label_smoothing", 0.0)
+    if type(target) is torch.Tensor and target.dtype is torch.int64 and target.ndim == 1 and len(target):
+        target = call.rec.rows_of_numbers(call.rec.numbers_of(target))
+    if type(rows) is not Ragged or type(target) is not Ragged or rows.ndim != 2 or rows.at or target.ndim != 1:
+        return NotImplemented
+    size, is_plain = rows.row.shape[0], smoothing == 0.0 and all(other is None for other in others)
+    if not is_plain or 0 <= ignored < size or len(rows.refs) != len(target.refs):
+        return NotImplemented
+    if reduction not in ("none", "mean", "sum") or not call.rec.are_below(target, size):
+        return NotImplemented
+    function = call.rec.function
+
+    def one(row: Any, number: Any) -> Any:
+        if call.name == "cross_entropy":
+            row = function(torch.log_softmax, (row, -1), {})
+        return function(torch.neg, (call.rec.chosen(row, number),), {})
+
+    losses = each_row(call.rec, [rows, target], one, 0)
+    return losses if reduction == "none" else function(getattr(torch, reduction), (losses,), {})
+
+
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(_ALONG, along),
     "linear": _of_last(lambda _: 1),
     "layer_norm": _of_last(_num_normalized),
     "rms_norm": _of_last(_num_normalized),
     "batch_norm": _batch_norm,
+    **dict.fromkeys(("cross_entropy", "nll_loss"), _of_classes),
     **dict.fromkeys("zeros_like ones_like full_like".split(), _like),
     **dict.fromkeys("new_zeros new_ones new_full".split(), _new),
     **dict.fromkeys(rules.DROPOUTS, _kept),
@@ -244,7 +274,7 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     begin, asked, symbolic = rec.place(), rec.asked_size, rec.symbolic
     rec.symbolic = False  # rules ask for sizes that follow from the call's arguments
     try:
-        result = _ragged_call(rec, func, *_indexed(func, args, kwargs), name)
+        result = _ragged_call(rec, func, *_indexed(rec, func, args, kwargs), name)
     finally:
         rec.asked_size, rec.symbolic = asked, symbolic
     if key is not None and known is not NOT_KEPT and result is not NotImplemented and may_keep(given):
@@ -256,16 +286,29 @@ _BY_INDEX = frozenset("getitem index_select index_add index_reduce scatter_add s
 """Functions that indices may be given to in code that is kept."""
 
 
-def _indexed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with the instance's tensors in the place of `Index`es. Raises CannotKeep for functions that may ask
-    more of them than a program says."""
+def _indexed(rec: Recorder, func: Any, args: tuple[Any, ...],
+             kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
+    """The arguments with the instance's tensors in the place of `Index`es, for functions by index; with rows of
+    integers for others, as these may ask more of a tensor than a program says. Raises CannotKeep for matrices."""
     kinds = {*map(type, args), *map(type, kwargs.values())}
-    if kinds.isdisjoint((Index, Spread)):
+    if kinds.isdisjoint((Index, Spread, Line)):
         return args, kwargs
-    if rules.name_of(func).rstrip("_") not in _BY_INDEX or type(args[0]) in (Index, Spread):
+    is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread)
+    of = _bare if is_by_index else partial(_as_integers, rec)
+    return tuple(map(of, args)), {key: of(x) for key, x in kwargs.items()}
+
+
+def _bare(item: Any) -> Any:
+    return item.tensor if type(item) is Index and item.along < 0 else item
+
+
+def _as_integers(rec: Recorder, item: Any) -> Any:
+    """A vector of indices as rows, which a function of values gets."""
+    if type(item) is Line:
+        return _as_integers(rec, item.index).unsqueeze(0)
+    if type(item) is Spread or (type(item) is Index and item.along >= 0):
         raise CannotKeep
-    bare = [x.tensor if type(x) is Index and x.along < 0 else x for x in args]
-    return tuple(bare), {k: x.tensor if type(x) is Index and x.along < 0 else x for k, x in kwargs.items()}
+    return rec.rows_of_numbers(item.vectors[0]) if type(item) is Index else item
 
 
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:

@@ -312,7 +312,13 @@ class Line(_Matrix):
         """Rows of a parameter, in a batch of one."""
         return self.index.rows_of(table).unsqueeze(0)
 
-    unsqueeze = view = reshape = t = unbind = _none
+    def view(self, *shape: Any) -> Any:
+        """The vector, or the same."""
+        sizes = shape if len(shape) > 1 else (shape[0] if type(shape[0]) in (tuple, list) else shape)
+        return self if tuple(sizes) == (1, -1) else self.index.view(*shape)
+
+    reshape = view
+    unsqueeze = t = unbind = _none
 
 
 MOST_VECTORS = 4

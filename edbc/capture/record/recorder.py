@@ -33,7 +33,7 @@ from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
-from edbc.capture.ragged.program import CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
+from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
 from edbc.capture.ragged.rows import Pool, adopted, rows_described
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
@@ -468,11 +468,11 @@ class Recorder:
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
-        self.lookups: dict[int, tuple[Shared, Numbers | Size]] = {}
+        self.lookups: dict[int, tuple[Shared | Below, Numbers | Size]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by."""
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Constants that require gradients, and their copies."""
-        self.ragged_constants: dict[Any, tuple[torch.Tensor, Ragged]] = {}
+        self.ragged_constants: dict[Any, tuple[torch.Tensor | Numbers, Ragged]] = {}
         self.nonzeros: dict[Any, Any] = {}
         """What products with matrices of the instance's read of those (`ragged.products`)."""
 
@@ -978,6 +978,27 @@ class Recorder:
         self.lookups[found.refs.start] = table, numbers
         return found
 
+    def rows_of_numbers(self, numbers: Numbers) -> Ragged:
+        """Integers of the instance's as rows of `()`. Raises CannotKeep where there are none."""
+        if not numbers.size:
+            raise CannotKeep
+        key = "integers", numbers.offset
+        if key not in self.ragged_constants:
+            integers = torch.from_numpy(numbers.array)
+            refs = self.constant_rows(integers)
+            self.lookups[refs.start] = Below(), numbers
+            row = self.slot_of_constant(integers.shape[1:], integers.dtype)[1]
+            self.ragged_constants[key] = numbers, Ragged(self, refs, row)
+        return self.ragged_constants[key][1]
+
+    def are_below(self, rows: Ragged, size: int) -> bool:
+        """Whether all integers of such rows are from 0 to `size` - 1; so they have to be in other instances."""
+        below, numbers = self.lookups.get(rows.refs.start, (None, None))
+        if type(below) is not Below or type(numbers) is not Numbers or not Below(size).holds(numbers):
+            return False
+        self.lookups[rows.refs.start] = Below(size if below.size is None else min(size, below.size)), numbers
+        return True
+
     def forget_since(self, entries: int, refs: int, value: int) -> None:
         """Forget what has been recorded since `place` said so."""
         del self.entries[entries:], self.refs[refs:]
@@ -1056,15 +1077,18 @@ class Recorder:
         size = value.slot.shape[0]
         if not -size <= index < size:
             raise IndexError(f"index {index} is out of bounds for dimension 0 with size {size}")
-        operand = self.number(index % size, torch.int64)
+        return self.chosen(value, self.number(index % size, torch.int64))
+
+    def chosen(self, value: Value, number: Value) -> Value:
+        """The element of the first dimension that an integer `()` names, from 0 on; nobody asks if there is one."""
         entry = self._reductions.get(("select", value.slot, 1))
         if entry is None:
             template: Any = ((Hole(0), Hole(1)), {})
-            slots = (value.slot, operand.slot)
+            slots = (value.slot, number.slot)
             metas = [run_on_meta(pick, template, slots, self.shared_meta)]
             entry = self._new_function(pick, "select", template, slots, Hole(0), metas)
             self._reductions["select", value.slot, 1] = entry
-        return self.emit(entry, (value.ref, operand.ref))
+        return self.emit(entry, (value.ref, number.ref))
 
     def take(self, value: Any, known: Excerpts) -> Any:
         """What a call takes of a value; see `record.excerpts`."""

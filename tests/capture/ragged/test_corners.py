@@ -1,8 +1,9 @@
-"""Masks cut from buffers by the instance's size, and code that compares sizes, against eager PyTorch."""
+"""Masks cut from buffers by the instance's size, code that compares sizes, and labels, against eager PyTorch."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -82,6 +83,34 @@ MASKS = {
 }
 KEPT = {"of ones", "of booleans", "added", "first and last"}
 ASKS = ["n < 5", "n <= 5", "n > 5", "n >= 5", "n == 5", "n != 5", "n", "3 < n <= 7", "not n > 4", "5 < n", "n % 2 == 1"]
+
+LABELLED = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.out = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, 4)
+
+    def forward(self, instance):
+        words, y = instance
+        x = self.out(self.words(words))
+        return {loss}
+"""
+"""Scores of words, and a label for each."""
+LOSSES = {
+    "cross_entropy": "F.cross_entropy(x, y)",
+    "of views": "F.cross_entropy(x.view(-1, x.size(-1)), y.view(-1), ignore_index=-1)",
+    "of a line": "F.cross_entropy(x, y.unsqueeze(0).reshape(-1), reduction='sum')",
+    "each": "F.cross_entropy(input=x, target=y, reduction='none').square().sum()",
+    "nll_loss": "F.nll_loss(F.log_softmax(x, -1), y)",
+    "smoothed": "F.cross_entropy(x, y, label_smoothing=0.1)",
+    "one ignored": "F.cross_entropy(x, y, ignore_index=2, reduction='sum')",
+    "as numbers": "(x.mean(1) * y).sum()",
+}
 
 
 @pytest.fixture
@@ -238,3 +267,41 @@ def test_what_a_mini_batch_rests_on_does_not_grow(name: str, made: Callable[...,
                 net([texts(rng) for _ in range(6)])
         counts.append(len(net.view.copies.look_ups))
     assert counts[0] == counts[-1]
+
+
+def labelled(rng: Random) -> Any:
+    """Words and their labels."""
+    n = rng.randint(2, 9)
+    return tuple(torch.tensor([rng.randrange(size) for _ in range(n)]) for size in (VOCAB, 4))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_are_rows_of_integers(name: str, made: Callable[..., nn.Module]) -> None:
+    """Forward is kept for sentences of all lengths, and alone each has the bits that it has in company."""
+    net = of_model(made(LABELLED, loss=LOSSES[name]), labelled, rounds=1)
+    rng = Random(3)
+    together = [labelled(rng) for _ in range(9)]
+    with torch.no_grad():
+        alone = [net([one])[0] for one in together]
+        for ours, theirs in zip(net(together), alone, strict=True):
+            assert name == "smoothed" or name == "one ignored" or ours.equal(theirs), "but for what torch computes"
+    assert kept(net) == {KeptCall}
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss", "of views"])
+@pytest.mark.parametrize("company", [0, 9])
+def test_labels_that_are_no_classes_are_as_in_eager(name: str, company: int, made: Callable[..., nn.Module]) -> None:
+    """Of a later instance, whose call is known: one that is ignored, and ones that there are not."""
+    model = made(LABELLED, loss=LOSSES[name])
+    net, rng = of_model(model, labelled, rounds=1), Random(5)
+    others = [labelled(rng) for _ in range(company)]
+
+    for label in (4, -2, -1 if name == "of views" else -100):
+        odd = torch.tensor([1, 2, 3]), torch.tensor([0, label, 3])
+        try:
+            expected = model(odd)
+        except IndexError as error:
+            with pytest.raises(IndexError, match=re.escape(str(error))):
+                net([*others, odd])
+        else:
+            torch.testing.assert_close(net([*others, odd])[-1], expected)

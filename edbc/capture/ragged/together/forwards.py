@@ -33,6 +33,7 @@ from edbc.capture.ragged.kept import (
     NOT_KEPT,
     First,
     Given,
+    Integers,
     KeptCall,
     LookedUp,
     can_keep,
@@ -362,9 +363,8 @@ class _Brought:
         sizes += [numbers.size for numbers in self.indices]
         fit = np.ones(self.count, np.bool_)
         for extra in known.extras:
-            if isinstance(extra, LookedUp):
-                numbers: Any = self.indices[extra.number]
-                fit &= (numbers.size > 0) & (numbers.lowest >= 0) & (numbers.highest < extra.table.shape[0])
+            if isinstance(extra, LookedUp | Integers):
+                fit &= extra.holds(self.indices[extra.number])
             sizes.append(extra.size(self.indices, sizes))
             if isinstance(extra, First):
                 fit &= (sizes[-1] > 0) & (sizes[-1] <= extra.table.shape[0])
@@ -396,6 +396,10 @@ class _Brought:
                     flat += held.offset + numbers.offset, REFS, numbers.size
                 else:
                     flat += looked_up.refs.start - numbers.offset, -1, numbers.size
+            elif isinstance(extra, Integers):
+                numbers = self.indices[extra.number]
+                begin = rec.constant_rows(torch.from_numpy(numbers.array)).start
+                flat += begin - numbers.offset, -1, numbers.size
             elif isinstance(extra, First):
                 size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
                 begins = _begins(size)
