@@ -25,9 +25,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
@@ -228,16 +229,14 @@ class _Dispatch(DispatchMode):
     def _gathered(self, source: V, numbers: torch.Tensor) -> V:
         """Of all ways to see the elements as a matrix, and that transposed, the one with the fewest runs; where none
         has few, one after the other of the first dimension."""
-        runs = list(_runs(numbers.reshape(-1).tolist()))
-        best, columns = runs, 1
-        for d in range(1, numbers.ndim) if len(runs) > 1 else ():
+        best, columns = _Runs(numbers), 1
+        for d in range(1, numbers.ndim) if best.count > 1 else ():
             matrix = numbers.reshape(math.prod(numbers.shape[:d]), -1)
-            found = list(_runs(matrix.t().reshape(-1).tolist())) if 1 not in matrix.shape else runs
-            if len(found) < len(best):
+            if 1 not in matrix.shape and (found := _Runs(matrix.t())).count < best.count:
                 best, columns = found, matrix.shape[0]
-        if len(best) <= MOST_RUNS:
-            v = self.values.cat(self.values.part(source, first, n) for first, n in best)
-            return v if best is runs else self.values.turned(v, v.size // columns, columns)
+        if best.count <= MOST_RUNS:
+            v = self.values.cat(self.values.part(source, first, n) for first, n in best.each())
+            return v if columns == 1 else self.values.turned(v, v.size // columns, columns)
         if numbers.ndim < 2 or not 1 < len(numbers) <= MOST_SLICES:
             raise _UnknownError("scattered elements")
         return self.values.cat(self._gathered(source, one) for one in numbers)
@@ -286,11 +285,18 @@ def _through(views: Sequence[View], x: torch.Tensor, shared: Callable[[SharedRef
     return x
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where consecutive numbers begin, and how many they are."""
-    for _, group in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
-        at = [number for _, number in group]
-        yield at[0], len(at)
+class _Runs:
+    """Runs of consecutive numbers."""
+
+    def __init__(self, numbers: torch.Tensor):
+        self._flat = numbers.reshape(-1).numpy()
+        self._borders = np.flatnonzero(np.diff(self._flat) != 1) + 1
+        self.count = len(self._borders) + 1
+
+    def each(self) -> Iterator[tuple[int, int]]:
+        """Where each begins, and how many numbers it has."""
+        begins = [0, *self._borders.tolist()]
+        return ((int(self._flat[b]), e - b) for b, e in pairwise([*begins, len(self._flat)]))
 
 
 def _sizes(shape: Sequence[int], dims: Collection[int]) -> Iterator[Sizes]:
