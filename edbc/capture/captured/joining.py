@@ -300,7 +300,7 @@ def joined_alike(lexicon: Lexicon, key: tuple[int | None, ...], words: Callable[
         return known.changed(constants=constants)
     of_all = join(lexicon, words(), len(nests), constants)
     capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
-    if len(capture.graph.operands) > LARGEST_ALIKE:
+    if len(capture.graph.operands) > LARGEST_ALIKE or None in key:  # large instances have no number
         return capture
     capture = with_known_graph(lexicon, capture, key)
     if not (_LOOKS_UP[lexicon.facts().kind_of_source[capture.external_source]]).any():

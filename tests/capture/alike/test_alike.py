@@ -1344,3 +1344,29 @@ def test_parts_that_never_come_again_run_together(monkeypatch: pytest.MonkeyPatc
         found = net(instances)
         assert all(map(torch.equal, found, net.run(instances)[0]))
     assert len([key for key in net.lexicon.joined if len(key) == 1]) <= 8
+
+
+class Chain(nn.Module):
+    """A step for each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(9, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, words: list[int]) -> torch.Tensor:
+        h = torch.zeros(SIZE)
+        for word in words:
+            h = torch.tanh(self.up(h) + self.words(torch.tensor(word)) + h)
+        return h
+
+
+@torch.no_grad()
+def test_large_instances_are_not_taken_for_one_another() -> None:
+    """Those with more operands than structures are told by have no number, in mini-batches that are small enough."""
+    net = of_net(seeded(Chain), lambda rng: [rng.randrange(9) for _ in range(rng.choice((3, 70, 90)))])
+    assert net.alike is not None
+    for size in (70, 90, 70, 90, 3):
+        words = [i % 9 for i in range(size)]
+        found, alone = net([words])[0], net.run([words], on_batch=lambda *_: None)[0][0]
+        assert torch.equal(found, alone)
+        torch.testing.assert_close(found, net.model(words))
