@@ -271,13 +271,15 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
                     if rec.looks:
                         rec.note_sites(known.program)
                     return found
-    begin, asked, symbolic = rec.place(), rec.asked_size, rec.symbolic
+    begin, asked, symbolic, contents = rec.place(), rec.asked_size, rec.symbolic, rec.contents
     rec.symbolic = False  # rules ask for sizes that follow from the call's arguments
     try:
         result = _ragged_call(rec, func, *_indexed(rec, func, args, kwargs), name)
     finally:
         rec.asked_size, rec.symbolic = asked, symbolic
-    if key is not None and known is not NOT_KEPT and result is not NotImplemented and may_keep(given):
+    if key is not None and rec.contents > contents:
+        rec.functions[key] = NOT_KEPT
+    elif key is not None and known is not NOT_KEPT and result is not NotImplemented and may_keep(given):
         keep(rec, key, begin, given, result)
     return result
 

@@ -181,10 +181,10 @@ class Recorder:
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_tracer", "_variants", "_whole", "added", "addition", "asked_size", "autocast", "before_books",
-        "books", "calls", "captures", "constants", "counted", "described", "descriptions", "device", "drawn_classes",
-        "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes", "external_index", "external_source",
-        "first_external", "first_instance", "first_runs", "first_value", "flows", "forget_calls", "formed",
-        "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment", "indices", "instance",
+        "books", "calls", "captures", "constants", "contents", "counted", "described", "descriptions", "device",
+        "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes", "external_index",
+        "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows", "forget_calls",
+        "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment", "indices", "instance",
         "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books", "kept_forwards", "kept_sizes",
         "kept_wholes", "last_external", "last_stacked", "leaves", "literals", "looks", "lookups", "made", "makers",
         "max_reads", "most_entries", "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros",
@@ -337,6 +337,8 @@ class Recorder:
         """Whether somebody has asked for the size of a ragged value."""
         self.counted = False
         """Whether a rule has recorded what depends on one."""
+        self.contents = 0
+        """How often what a call records depended on numbers in a tensor that it got, which another one may not have."""
         self.stacked: dict[str, set[str]] = {}
         """Functions that took ragged values whole, with the lines that called them."""
         self.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from rowparity import HIDDEN, VOCAB, of_model, require_eager
 from torch import nn
 
 from edbc.capture.ragged.kept import BY_SIZES, KeptCall
+from edbc.capture.ragged.whole.function import triangle
+from edbc.capture.ragged.whole.runs import triangle_of
 from edbc.errors import EdbcError, StaleError
 from edbc.run.session import Net
 
@@ -267,6 +270,19 @@ def test_what_a_mini_batch_rests_on_does_not_grow(name: str, made: Callable[...,
                 net([texts(rng) for _ in range(6)])
         counts.append(len(net.view.copies.look_ups))
     assert counts[0] == counts[-1]
+
+
+@pytest.mark.parametrize("matrix", [
+    torch.ones(4, 4).tril(), torch.ones(3, 5).triu(2), torch.zeros(3, 3), torch.full((2, 4), -math.inf),
+    torch.ones(3, 3, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.bool), torch.ones(3, 4, dtype=torch.bool).tril(1),
+    torch.full((3, 3), 2), torch.eye(3), torch.arange(4.0).view(2, 2), torch.ones(3, 3).fill_diagonal_(0),
+])  # fmt: skip
+def test_a_triangle_is_told_whole(matrix: torch.Tensor) -> None:
+    """What is told of a matrix makes it again; of others nothing is."""
+    found = triangle_of(matrix)
+    assert (found is None) == (matrix.unique().numel() > 2 or (matrix.equal(matrix.T) and matrix.unique().numel() > 1))
+    if found is not None:
+        assert triangle(matrix, *matrix.shape, *found, matrix.dtype).equal(matrix)
 
 
 def labelled(rng: Random) -> Any:

@@ -376,6 +376,36 @@ def test_integers_that_are_equal_here_differ_elsewhere() -> None:
     of_model(ByDegree(), make)
 
 
+class Mixes(Closed):
+    """A product with a matrix of the instance's."""
+
+    def forward(self, instance):
+        words, mix = instance
+        return torch.tanh(mix @ self.out(self.words(words))).sum(0)
+
+
+MATRICES: dict[str, Callable[[int], torch.Tensor]] = {
+    "triangle": lambda n: torch.ones(n, n).triu(1),
+    "zeros": lambda n: torch.zeros(n, n),
+    "any": lambda n: torch.randn(n, n),
+}
+
+
+@pytest.mark.parametrize("first", MATRICES)
+def test_a_matrix_that_is_a_triangle_here_is_none_elsewhere(first: str) -> None:
+    """What the first matrices look like is nothing that later calls rest on."""
+    model, rng = Mixes().eval(), Random(0)
+
+    def make(kind: str) -> Any:
+        n = rng.randint(2, 8)
+        return torch.tensor([rng.randrange(VOCAB) for _ in range(n)]), MATRICES[kind](n)
+
+    net = bound(model, [make("any") for _ in range(6)], cells="auto", rows=True)
+    for kind in (first, "any"):
+        for _ in range(4):
+            require_eager(net, model, [make(kind) for _ in range(6)])
+
+
 def test_indices_that_are_no_rows_are_told_as_by_eager() -> None:
     """Of a later instance, whose call is known."""
     net = of_model(Sends(), graph, rounds=1)

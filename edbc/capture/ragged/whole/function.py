@@ -139,6 +139,8 @@ def length(leaf: torch.Tensor, place: int) -> int:
 def triangle(like: torch.Tensor, n: int, m: int, diagonal: int, inside: float, outside: float,
              dtype: torch.dtype) -> torch.Tensor:  # fmt: skip
     """(n, m) where `like` is: `inside` up to a diagonal, `outside` above."""
+    if inside == outside:
+        return torch.full((n, m), inside, dtype=dtype, device=like.device)
     below = torch.ones(n, m, dtype=torch.bool, device=like.device).tril(diagonal)
     return below if dtype is torch.bool and inside else torch.where(below, inside, outside).to(dtype)
 

@@ -265,6 +265,7 @@ def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
         raise Unfit
     if tensor.ndim == 0:
         number = tensor.item()
+        leaves.rec.contents += 1
         return number if tensor.dtype in (torch.float32, torch.int64, torch.bool) else _unfit()
     sizes = [leaves.of_length(size) for size in tensor.shape]
     ragged = [d for d, size in enumerate(sizes) if type(size) is Apply]
@@ -275,6 +276,7 @@ def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
         raise Unfit
     shape = triangle_of(tensor) if ragged else None
     if shape is not None and all(tensor.shape[d] == 1 for d in range(tensor.ndim - 2)):
+        leaves.rec.contents += 1
         return _of_triangle(sizes, shape, tensor)
     leaves.rec.counted = True
     number = leaves.add(rows_of(leaves.rec, packed(tensor), 0), True)
@@ -286,15 +288,13 @@ def _unfit() -> Any:
 
 
 def triangle_of(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
-    """Diagonal, number up to it and number above, of a matrix that is nothing else."""
+    """Diagonal, number up to it and number above, of a matrix that is nothing else; one number may be all."""
     matrix = tensor.reshape(tensor.shape[-2:]) if tensor.numel() == math.prod(tensor.shape[-2:]) else None
     if matrix is None or min(matrix.shape) < 2:
         return None
     inside, outside = matrix[-1, 0].item(), matrix[0, -1].item()
     first = (matrix[0] != inside).nonzero()
-    if inside == outside or not len(first):
-        return None
-    diagonal = int(first[0]) - 1
+    diagonal = int(first[0]) - 1 if len(first) else 0
     below = torch.ones_like(matrix, dtype=torch.bool).tril(diagonal)
     is_one = bool((matrix[below] == inside).all()) and bool((matrix[~below] == outside).all())
     return (diagonal, inside, outside) if is_one else None
