@@ -73,9 +73,11 @@ def test_training_gives_the_figures_of_the_command(loaded: edbc.LoadedPlan, tmp_
 def test_a_run_that_differs_from_eager_raises(loaded: edbc.LoadedPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     """With `verify`, wrong numbers are an exception and not a field that nobody reads."""
     from edbc.run import execution
+    from edbc.run.cpu import atonce
 
     collect = execution.collect
-    monkeypatch.setattr(execution, "collect", lambda *given: [result + 1 for result in collect(*given)])
+    for road in (execution, atonce):
+        monkeypatch.setattr(road, "collect", lambda *given: [result + 1 for result in collect(*given)])
     with pytest.raises(CheckFailed):
         loaded.run(limit=3, verify=True)
 

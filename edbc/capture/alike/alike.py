@@ -196,7 +196,7 @@ class Alike:
         tells_masks = self._tells_masks
         column = read(instances, self._view.fields_of, not tells_masks)
         self.looked += len(instances)
-        if None in column.patterns:
+        if not instances or None in column.patterns:
             self._looked_size += len(instances)
             return None
         nothing = [()] * len(instances)

@@ -20,6 +20,7 @@ class Ended(Recorder):
 
     __slots__ = ()
     has_ended = True
+    reading = None
 
 
 def _refuse(self: Recorder, *_: Any) -> NoReturn:

@@ -191,7 +191,7 @@ def _reading_number(name: str, convert: Callable[[Any], Any] | None = None) -> C
     def read(self: Any) -> Any:
         rec = self.rec
         reading = rec.reading
-        if reading is None or rec.has_ended:
+        if reading is None:
             return method(self._read())
         found = reading(self, True)
         if type(found) is not bool and issubclass(type(found), torch.Tensor):
@@ -308,7 +308,7 @@ class Symbol:
 
     def read_integer(self, place: int) -> int:
         """The number, read as the instance's read of this place."""
-        if self.rec.has_ended or self.rec.reading is None:
+        if self.rec.reading is None:
             self._read()
         found = self.rec.reading(self, True, place)  # type: ignore[misc]
         return int(found.item()) if issubclass(type(found), torch.Tensor) else found
@@ -611,7 +611,7 @@ class Value(Symbol):
             if later is not None:
                 return later
         reading = rec.reading
-        if reading is None or rec.has_ended:
+        if reading is None:
             return self._read().item()
         found = reading(self, True)
         return found if type(found) is float or not issubclass(type(found), torch.Tensor) else found.item()
@@ -622,7 +622,7 @@ class Value(Symbol):
         if not num_dims:
             return self.item()
         reading = rec.reading
-        if num_dims > 1 or reading is None or rec.has_ended:
+        if num_dims > 1 or reading is None:
             return Symbol.tolist(self)
         found = reading(self, LIST)
         return found if type(found) is list else found.tolist()

@@ -190,13 +190,15 @@ def test_an_output_that_cannot_be_written_leaves_nothing(edbc, compiled: Path, t
 def test_verify_fails_when_numbers_differ(edbc, compiled: Path, trees: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`--verify` exits 1 when batched outputs are not eager's: here every result is shifted by a thousandth."""
     from edbc.run import execution
+    from edbc.run.cpu import atonce
 
     honest = execution.collect
 
     def shifted(*given):
         return [{"logits": r["logits"] + 1e-3} for r in honest(*given)]
 
-    monkeypatch.setattr(execution, "collect", shifted)
+    for road in (execution, atonce):
+        monkeypatch.setattr(road, "collect", shifted)
     result = edbc("run", compiled / "plans" / "tree_lstm.yaml", "--input", trees, "--verify")
 
     assert result.exit_code == 1
