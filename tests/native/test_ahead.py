@@ -34,6 +34,16 @@ def test_every_line_names_a_function_and_its_types() -> None:
         assert len(arguments) == len(inspect.signature(getattr(function, "py_func", function)).parameters), line
 
 
+def test_a_list_of_another_day_ends_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that is gone, and one that takes other arguments: what is listed is compiled ahead or not at all."""
+    old = tmp_path / "loops.txt"
+    old.write_text("native.pointers gone int64[1]\ncapture.ragged.expandloops extent int64[2], int64\n")
+    monkeypatch.setattr(ahead, "LISTED", old)
+    monkeypatch.setattr(ahead, "_is_free", lambda function, arguments: True)
+
+    assert list(ahead._compile_rest(())) == [True]
+
+
 @pytest.mark.parametrize("kind", [types.float64[:], types.literal(3), types.unicode_type, types.Tuple([types.int64])])
 def test_types_that_the_list_has_no_words_for_are_refused(kind: Any) -> None:
     """Strided arrays, known numbers and the rest."""
