@@ -672,11 +672,7 @@ class Net:
         make = getattr(self.backend, "at_once", None)
         placed = placed.changed(at_once=None if make is None else make(placed))
         if capture.is_known and not (self.split and self._splitter.has_hope(capture.graph, schedule)):
-            made = {
-                name: getattr(placed, name)
-                for name in ("schedule", "placement", "demand", "boundary", "segment", "at_once")
-            }
-            self._known.add(id(capture.graph), made)
+            self._known.add(id(capture.graph), {name: getattr(placed, name) for name in KNOWN})
         return placed
 
     def run_again(self, capture: Capture, shared: Shared) -> list[Any] | None:

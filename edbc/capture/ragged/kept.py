@@ -121,40 +121,24 @@ class Remade(NamedTuple):
         return self.times
 
 
-class LookedUp(NamedTuple):
-    """Rows of a parameter by the indices that are argument `number`."""
+class ByIndices(NamedTuple):
+    """Rows of a parameter by the indices that are argument `number`, or these integers as rows."""
 
-    table: Shared
+    table: Shared | Below
     number: int
 
     def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
-        """As an argument of a run. Raises CannotKeep where there is no such row."""
-        return triple(rec.looked_up(self.table, given.indices[self.number]).refs)
-
-    def holds(self, numbers: Numbers) -> Any:
-        """See Below."""
-        return Below(self.table.shape[0]).holds(numbers)
-
-    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
-        """How many there are."""
-        return indices[self.number].size
-
-
-class Integers(NamedTuple):
-    """The indices that are argument `number` as rows."""
-
-    below: Below
-    number: int
-
-    def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
-        """As an argument of a run. Raises CannotKeep where they are others."""
-        if not self.holds(given.indices[self.number]):
+        """As an argument of a run. Raises CannotKeep where they are others than those must be."""
+        numbers = given.indices[self.number]
+        if not isinstance(self.table, Below):
+            return triple(rec.looked_up(self.table, numbers).refs)
+        if not self.table.holds(numbers):
             raise CannotKeep
-        return triple(rec.rows_of_numbers(given.indices[self.number]).refs)
+        return triple(rec.rows_of_numbers(numbers).refs)
 
     def holds(self, numbers: Numbers) -> Any:
         """See Below."""
-        return self.below.holds(numbers)
+        return (self.table if isinstance(self.table, Below) else Below(self.table.shape[0])).holds(numbers)
 
     def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
         """How many there are."""
@@ -180,7 +164,7 @@ class First(NamedTuple):
         return size_of(self.num, sizes)
 
 
-Extra = Literal | Remade | LookedUp | Integers | First
+Extra = Literal | Remade | ByIndices | First
 
 
 class Rows(NamedTuple):
@@ -666,7 +650,7 @@ class _Keeping:
             register = self.rows[first, step, count] = self.extra(self.looked_up(first, count))
         return register
 
-    def looked_up(self, first: int, count: int) -> LookedUp | Integers | First:
+    def looked_up(self, first: int, count: int) -> ByIndices | First:
         """So many rows of a parameter, or of integers, from a ref on."""
         table, numbers = self.rec.lookups.get(first, (None, None))
         if table is None or numbers is None:
@@ -679,8 +663,7 @@ class _Keeping:
         number = self.indices.get(numbers.offset)
         if number is None or numbers.size != count:
             raise CannotKeep
-        place = -1 - number - len(self.given.rows) - len(self.given.values)
-        return Integers(table, place) if isinstance(table, Below) else LookedUp(table, place)
+        return ByIndices(table, -1 - number - len(self.given.rows) - len(self.given.values))
 
     def single(self, ref: int) -> int:
         """The register of a value."""
@@ -706,7 +689,7 @@ class _Keeping:
         self.extras.append(item)
         size = item.size(self.given.indices, self.sizes)
         self.sizes.append(size)
-        self.more.append(size + 7 if isinstance(item, LookedUp | Integers | First) else size)
+        self.more.append(size + 7 if isinstance(item, ByIndices | First) else size)
         return self.draft.argument()
 
     def placed(self, item: Any) -> Any:

@@ -31,11 +31,10 @@ from edbc.capture.ragged.expandloops import distinct, extents
 from edbc.capture.ragged.kept import (
     BY_SIZES,
     NOT_KEPT,
+    ByIndices,
     First,
     Given,
-    Integers,
     KeptCall,
-    LookedUp,
     can_keep,
     first_whole_call,
     may_keep,
@@ -44,6 +43,7 @@ from edbc.capture.ragged.kept import (
 from edbc.capture.ragged.program import (
     INDICES,
     REFS,
+    Below,
     CannotKeep,
     Count,
     Ints,
@@ -363,7 +363,7 @@ class _Brought:
         sizes += [numbers.size for numbers in self.indices]
         fit = np.ones(self.count, np.bool_)
         for extra in known.extras:
-            if isinstance(extra, LookedUp | Integers):
+            if isinstance(extra, ByIndices):
                 fit &= extra.holds(self.indices[extra.number])
             sizes.append(extra.size(self.indices, sizes))
             if isinstance(extra, First):
@@ -385,8 +385,12 @@ class _Brought:
         for numbers in self.indices:
             flat += rec.hold(numbers.array, False).offset + numbers.offset, INDICES, numbers.size
         for extra in known.extras:
-            if isinstance(extra, LookedUp):
+            if isinstance(extra, ByIndices):
                 numbers = self.indices[extra.number]
+                if isinstance(extra.table, Below):
+                    integers = rec.constant_rows(torch.from_numpy(numbers.array))
+                    flat += integers.start - numbers.offset, -1, numbers.size
+                    continue
                 rows, which = distinct(numbers.array)
                 repeats = self.shares and 8 * len(rows) <= 7 * len(which)
                 looked_up = rec.rows_of_table(extra.table, (rows if repeats else numbers.array).tolist(), True)
@@ -396,10 +400,6 @@ class _Brought:
                     flat += held.offset + numbers.offset, REFS, numbers.size
                 else:
                     flat += looked_up.refs.start - numbers.offset, -1, numbers.size
-            elif isinstance(extra, Integers):
-                numbers = self.indices[extra.number]
-                begin = rec.constant_rows(torch.from_numpy(numbers.array)).start
-                flat += begin - numbers.offset, -1, numbers.size
             elif isinstance(extra, First):
                 size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
                 begins = _begins(size)
