@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -377,3 +378,107 @@ class OneHotWords(nn.Module):
             x[0, word] = 1
             h = torch.tanh(self.step(torch.cat((x, h), 1)))
         return h
+
+
+def _columns(rng):
+    """Words of a sentence as torch's recurrent layers have them: a column, the batch of one second."""
+    return id_tensor(rng).view(-1, 1)
+
+
+@program(_columns)
+class SequenceFirst(nn.Module):
+    """A language model that makes its first states of a parameter, and returns the last ones."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.words, self.rnn = size, nn.Embedding(VOCAB, size), nn.LSTM(size, size, 2)
+        self.out = nn.Linear(size, VOCAB)
+
+    def first_states(self, batch):
+        weight = next(self.parameters())
+        return weight.new_zeros(2, batch, self.size), weight.new_zeros(2, batch, self.size)
+
+    def forward(self, words):
+        states, last = self.rnn(self.words(words), self.first_states(1))
+        return F.log_softmax(self.out(states).view(-1, VOCAB), dim=1), last
+
+
+class _Apart(nn.Module):
+    def forward(self, x):
+        if x.dim() <= 2:
+            return super(_Apart, self).forward(x)  # noqa: UP008
+        steps, batch = x.size()[:2]
+        return super(_Apart, self).forward(x.view(steps * batch, -1)).view(steps, batch, -1)  # noqa: UP008
+
+
+class _LinearApart(_Apart, nn.Linear):
+    pass
+
+
+@program(_columns)
+class BaseClassesByName(nn.Module):
+    """`super` of a named class, by a class that is mixed in."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.project = nn.Embedding(VOCAB, size), _LinearApart(size, size)
+        self.rnn, self.out = nn.GRU(size, size, bidirectional=True), _LinearApart(2 * size, LABELS)
+
+    def forward(self, words):
+        embedded = torch.relu(self.project(self.words(words)))
+        _, last = self.rnn(embedded, embedded.new_zeros(2, 1, embedded.size(2)))
+        return self.out(last.transpose(0, 1).contiguous().view(1, -1))
+
+
+class _Scaled(nn.Module):
+    def forward(self, queries, keys, values, hidden):
+        scores = torch.matmul(queries, keys.transpose(-1, -2)) / np.sqrt(keys.size(-1))
+        scores.masked_fill_(hidden, -1e9)
+        return torch.matmul(nn.Softmax(dim=-1)(scores), values)
+
+
+def _six_words(rng):
+    return torch.tensor([[rng.randrange(VOCAB) for _ in range(6)]])
+
+
+@program(_six_words)
+class ModulesMadeInForward(nn.Module):
+    """Functions that are written as modules, and made where they are called."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.words, self.project = size, nn.Embedding(VOCAB, size), nn.Linear(size, 3 * size)
+        self.pooled = nn.Conv1d(size, size, 3)
+
+    def forward(self, words):
+        heads = self.project(self.words(words)).view(1, 6, 3, 2, -1).permute(2, 0, 3, 1, 4)
+        later = torch.from_numpy(np.triu(np.ones((1, 6, 6)), k=1)).byte()
+        attended = _Scaled()(*heads, torch.gt(later, 0)).transpose(1, 2).reshape(1, 6, self.size)
+        return nn.MaxPool1d(2)(nn.ReLU()(self.pooled(attended.transpose(1, 2))))
+
+
+@program(sentence)
+class ScoresWrittenOneByOne(nn.Module):
+    """A decoder that fills what it returns and what it attends with, of sizes in lists."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.words, self.encoder = size, nn.Embedding(VOCAB, size), nn.RNN(size, size)
+        self.decoder, self.match = nn.RNN(size, size), nn.Linear(size, size)
+        self.out = nn.Linear(2 * size, LABELS)
+
+    def attention(self, state, encoded):
+        scores = torch.zeros(len(encoded))
+        for i in range(len(encoded)):
+            scores[i] = torch.dot(state.view(-1), self.match(encoded[i]).view(-1))
+        return F.softmax(scores, dim=0).view(1, 1, -1)
+
+    def forward(self, words):
+        embedded = self.words(torch.tensor(words)).unsqueeze(1)
+        encoded, hidden = self.encoder(embedded, torch.zeros(1, 1, self.size))
+        found = torch.empty([len(words), 1, LABELS])
+        for i in range(len(words)):
+            state, hidden = self.decoder(embedded[i].unsqueeze(0), hidden)
+            context = self.attention(state, encoded).bmm(encoded.transpose(0, 1))
+            found[i] = self.out(torch.cat((state.squeeze(0), context.squeeze(1)), 1))
+        return found.transpose(0, 1).squeeze(0)

@@ -16,7 +16,8 @@ Definitions.
         compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
         (`deque`, `nn.Sigmoid`, torch's distributions), which may be made;
     and when it assigns to local variables only. `getattr` and `hasattr` with a name that is written read that
-    attribute, which may be absent; `super().forward(x)` calls what it finds. What is not known to be so (`try`,
+    attribute, which may be absent; `super().forward(x)` calls what it finds, `super(Base, self)` too;
+    `next(self.parameters())` is a parameter. What is not known to be so (`try`,
     `yield`, a name that is made, a list of tensors kept on the module) makes it *open*, with the line and the reason:
     an `Obstacle`.
 (2) What a closed function reads of names and of attributes outside of modules, and of lists and dicts, are `LookUp`s,
@@ -52,6 +53,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -478,6 +480,8 @@ class _Reading:
             self.visit(node.args[0])
         elif isinstance(node, ast.Call) and self._gets_attribute(node):
             self._got(node)
+        elif isinstance(node, ast.Call) and self._takes_first(node):
+            self.visit(node.args[0])
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
         elif isinstance(node, ast.AnnAssign):
@@ -504,8 +508,8 @@ class _Reading:
             self._walk(node, ast.unparse(node), self.module, names)
         elif isinstance(base, ast.Name) and base.id not in self.local:
             self._chain(node, base.id, names)
-        elif _is_super(base) and self.module is not None and len(names) == 1:
-            self._of_super(node, names[0])
+        elif isinstance(base, ast.Call) and self.module is not None and len(names) == 1 and self._is_super(base):
+            self._of_super(node, base, names[0])
         else:  # of a tensor, a nest, or a module that came out of one
             for name in names:
                 if not self.closed.is_instances(name):
@@ -515,10 +519,26 @@ class _Reading:
 
     def _gets_attribute(self, node: ast.Call) -> bool:
         """Whether it is `getattr` or `hasattr` of a name that is written."""
-        is_one = _is_named(node.func, "getattr") or _is_named(node.func, "hasattr")
-        of_user = is_one and (node.func.id in self.local or node.func.id in self.function.__globals__)  # type: ignore[attr-defined]
+        is_one = self._is_builtin(node.func, "getattr") or self._is_builtin(node.func, "hasattr")
         is_written = len(node.args) in (2, 3) and isinstance(node.args[1], ast.Constant) and not node.keywords
-        return is_one and not of_user and is_written
+        return is_one and is_written
+
+    def _is_builtin(self, node: ast.AST, name: str) -> bool:
+        """Whether it is Python's own function of a name."""
+        return _is_named(node, name) and name not in self.local and name not in self.function.__globals__
+
+    def _takes_first(self, node: ast.Call) -> bool:
+        """Whether it is `next(self.parameters())` or its like."""
+        of = node.args[0] if len(node.args) == 1 and not node.keywords else None
+        is_new = isinstance(of, ast.Call) and isinstance(of.func, ast.Attribute) and of.func.attr in _OF_MODULES
+        return is_new and self._is_builtin(node.func, "next")
+
+    def _is_super(self, node: ast.Call) -> bool:
+        """Whether it is `super()`, or `super(Base, self)`."""
+        given = node.args
+        is_own = not given or (len(given) == 2 and isinstance(given[0], ast.Name)
+                               and self.self_name is not None and _is_named(given[1], self.self_name))  # fmt: skip
+        return is_own and self._is_builtin(node.func, "super")
 
     def _got(self, node: ast.Call) -> None:
         """Such a call: the attribute and the default."""
@@ -528,10 +548,17 @@ class _Reading:
         attribute = ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node)
         self._attribute(attribute)
 
-    def _of_super(self, node: ast.AST, name: str) -> None:
-        """`super().forward`: what the class after this one has by the name."""
+    def _of_super(self, node: ast.AST, call: ast.Call, name: str) -> None:
+        """`super().forward`: what the class after this one, or after the one that is named, has by the name."""
         code, module = self.function.__code__, self.module
-        owner = self.function.__closure__[code.co_freevars.index(_CLASS)].cell_contents
+        if call.args:
+            base = call.args[0].id  # type: ignore[attr-defined]
+            owner = self.function.__globals__.get(base)
+            self.closed.note(LookUp(self.function.__globals__, base, owner))
+            if base in self.local or GLOBAL + base in self.closed.assigned or owner not in type(module).__mro__:
+                self.refuse(node, f"{ast.unparse(call)} is not known to compute")
+        else:
+            owner = self.function.__closure__[code.co_freevars.index(_CLASS)].cell_contents
         classes = itertools.dropwhile(lambda kind: kind is not owner, type(module).__mro__)
         kind = next((kind for kind in itertools.islice(classes, 1, None) if name in vars(kind)), object)
         item = vars(kind).get(name)
@@ -601,7 +628,8 @@ class _Reading:
                 self._require_kept(node, held[name])
                 return held[name], False
         if name in _OF_MODULES and name not in methods_of(module):
-            self.closed.require_module(module)
+            if not name.endswith("parameters"):
+                self.closed.require_module(module)
             return None, True
         self.closed.note_found(type(module), name)
         for kind in type(module).__mro__:
@@ -653,11 +681,38 @@ class _Reading:
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             is_known = found in _CLASSES or found.__module__.startswith("torch.distributions.")
             if not is_known and not is_named_tuple and not _holds_nothing(found):
-                self.refuse(node, f"{text} makes objects of a class")
+                self._require_function_class(node, text, found)
         elif not only_computes(found):
             if not _is_users_function(found):
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
             self.closed.require_function(found, None)
+
+    def _require_function_class(self, node: ast.AST, text: str, kind: type) -> None:
+        """Raise _Open unless a class of the user's is of modules that are functions: made of nothing, they hold plain
+        values alone, and calls of them are closed."""
+        made = _made_of_nothing(kind) if issubclass(kind, nn.Module) and not _is_torchs(kind.__module__) else None
+        if made is None:
+            self.refuse(node, f"{text} makes objects of a class")
+        self.closed.require_module(made)
+
+
+@functools.cache
+def _made_of_nothing(kind: type[nn.Module]) -> nn.Module | None:
+    """A module of a class whose making only makes it; None for one that holds more than plain values."""
+    state = torch.get_rng_state()
+    try:
+        made = kind()
+    except Exception:  # whatever the user's code raises when it is told nothing
+        return None
+    if not torch.equal(state, torch.get_rng_state()):
+        torch.set_rng_state(state)
+        return None
+    own = [value for name, value in vars(made).items() if name not in vars(nn.Module())]
+    return made if not made._parameters and not made._buffers and not made._modules and _are_plain(own) else None
+
+
+def _are_plain(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, _PLAIN) for value in values)
 
 
 def _stays(found: Any) -> bool:
@@ -679,9 +734,13 @@ def _holds_nothing(kind: type) -> bool:
     """True for torch's modules that are functions: `nn.Sigmoid()(x)` in forward makes no parameters."""
     if not issubclass(kind, nn.Module) or not _is_torchs(kind.__module__):
         return False
-    try:
-        made = kind()
-    except (TypeError, ValueError):  # it must be told sizes
+    for sizes in ((), (1,)):
+        try:
+            made = kind(*sizes)
+            break
+        except (TypeError, ValueError):  # it must be told sizes
+            continue
+    else:
         return False
     return not any((made._parameters, made._buffers, made._modules))
 
@@ -691,9 +750,16 @@ def is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
+_OF_NUMPY = frozenset("arange array asarray empty eye full linspace ones prod tril triu zeros".split())
+
+
 def only_computes(found: Any) -> bool:
-    """True for functions of torch, of `math`, and of einops."""
+    """True for functions of torch, of `math`, and of einops; of NumPy for those of numbers, and some makers of arrays."""
+    if isinstance(found, np.ufunc):
+        return True
     module = getattr(found, "__module__", None) or ""
+    if module.startswith("numpy"):
+        return getattr(found, "__name__", "") in _OF_NUMPY and getattr(np, found.__name__, None) is found
     if _STATE.fullmatch(getattr(found, "__name__", "")):
         return False
     if type(found) is FunctionType:
@@ -710,10 +776,6 @@ def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:
 
 def _is_named(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
-
-
-def _is_super(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and _is_named(node.func, "super") and not node.args
 
 
 def _chain_of(node: ast.Attribute) -> tuple[ast.expr, tuple[str, ...]]:

@@ -791,10 +791,11 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
         if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index):
             return embedded(recorder, table, indices)
-        if type(indices) is torch.Tensor and indices.ndim == 2 and len(indices) == 1 and not recorder.in_cell:
-            rows = embedded(recorder, table, indices[0])
+        if type(indices) is torch.Tensor and indices.ndim == 2 and 1 in indices.shape and not recorder.in_cell:
+            at = indices.shape.index(1)
+            rows = embedded(recorder, table, indices.select(at, 0))
             if type(rows) is Ragged:
-                return rows.unsqueeze(0)
+                return rows.unsqueeze(at)
         if isinstance(indices, Lazy):
             indices = indices.materialise()
         options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}

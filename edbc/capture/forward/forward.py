@@ -128,7 +128,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
 
 def _record_reading(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Recording:
     """All instances at once, each of which may wait for values."""
-    if recorder.ragged:
+    if recorder.ragged or recorder.num_runs:  # runs of a first attempt too: a segment has none
         drop_ragged(recorder)
         recorder.begin()
     random_state = _random_state()

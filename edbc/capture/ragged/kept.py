@@ -51,7 +51,7 @@ from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vecto
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.standin import PLAIN, Shared, Slot, Value, value_of
+from edbc.capture.standins.standin import PLAIN, Lazy, Shared, Slot, Value, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -468,7 +468,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     rec.asked_size = rec.counted = False
     rec.equal_sizes, rec.within = [], []
     try:
-        result = function(shown)
+        result = _materialised(function(shown))
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
@@ -486,6 +486,16 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         rec.keeping = rec.symbolic = False
     rec.forget_since(*begin)
     return function(written)
+
+
+def _materialised(item: Any) -> Any:
+    """A result in which what stands for values by way of others is a node: it has a place then."""
+    kind = type(item)
+    if kind is tuple or kind is list:
+        return kind([_materialised(x) for x in item])
+    if kind is dict:
+        return {key: _materialised(x) for key, x in item.items()}
+    return item.materialise() if issubclass(kind, Lazy) and kind is not Ragged else item
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:

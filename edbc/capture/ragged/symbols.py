@@ -158,10 +158,13 @@ class Index(Lazy):
         return self if len(sizes) == 1 else self.unsqueeze(sizes.index(1))
 
     def rows_of(self, table: Shared) -> Any:
-        """Rows of a parameter by these numbers."""
-        if self.along >= 0 or not self.rec.flows:
+        """Rows of a parameter by these numbers: of a matrix, those of its vectors side by side."""
+        if not self.rec.flows:
             raise CannotKeep
-        return self.rec.looked_up(table, self.vectors[0])
+        if self.along < 0:
+            return self.rec.looked_up(table, self.vectors[0])
+        found = [self.vector(i).rows_of(table) for i in range(len(self.vectors))]
+        return found[0].unsqueeze(self.along) if len(found) == 1 else torch.stack(found, self.along)
 
     reshape = view
     T = property(lambda self: self.t())
@@ -246,7 +249,14 @@ class Spread(_Matrix):
             return True
         return type(size) is int and size == -1
 
-    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = rows_of = _none
+    def rows_of(self, table: Shared) -> Any:
+        """Rows of a parameter, each in a batch of one."""
+        index = self.vector_of(1)
+        if index is None:
+            raise CannotKeep
+        return index.rows_of(table).unsqueeze(1)
+
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
 
 
 class Range(Index):

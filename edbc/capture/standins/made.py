@@ -371,11 +371,12 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
         like = sizes[0].like if sizes and type(sizes[0]) is Size else None
         args = (sizes[0].value, *sizes[1:]) if like is not None else args
+    args = tuple([tuple(item) if type(item) is list else item for item in args])
     fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
     key = (func, args, fills, torch.get_default_dtype(), rec.shows is None, *kwargs.items())
     try:
         known = rec.makers.get(key)
-    except TypeError:  # a list of sizes
+    except TypeError:  # a tensor
         return None
     if known is None:
         known = _new(func, args, kwargs, rec.shows is not None)

@@ -72,7 +72,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 class Slot:
     """Definition (1). `views` is a chain of `(function, template, output index)`, applied to a value of `base`."""
 
-    __slots__ = ("base", "dtype", "floats", "shape", "text", "views")
+    __slots__ = ("_keeps_order", "base", "dtype", "floats", "shape", "text", "views")
 
     def __init__(self, base: ValueClass, views: tuple[Any, ...], shape: torch.Size, dtype: torch.dtype, text: str):
         self.base = base
@@ -81,10 +81,33 @@ class Slot:
         self.dtype = dtype
         self.floats = dtype.is_floating_point
         self.text = text
+        self._keeps_order: bool | None = None
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether the views show all elements in their order, with gradients: they are one reshape then."""
+        if self._keeps_order is None:
+            self._keeps_order = self.floats and not any(view.detaches for view in self.views) and self._shows_in_order()
+        return self._keeps_order
+
+    def _shows_in_order(self) -> bool:
+        count = self.shape.numel()
+        if self.base.size != count or self.dtype not in _EXACT or count > _MOST_EXACT:
+            return False
+        numbers = torch.arange(count, dtype=self.dtype)
+        shown = numbers.view(self.base.shape)
+        for view in self.views:
+            shown = view.apply(shown)
+        return shown.dtype is self.dtype and torch.equal(shown.reshape(-1), numbers)
 
     def meta(self) -> torch.Tensor:
         """A tensor of this shape and dtype that holds no data."""
         return torch.empty(self.shape, dtype=self.dtype, device="meta")
+
+
+_EXACT = frozenset((torch.float32, torch.float64))
+_MOST_EXACT = 1 << 24
+"""Integers up to here are numbers of these types."""
 
 
 class AsksForValue(UnsupportedError):

@@ -273,6 +273,11 @@ def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
     seen = list(tensors)
     is_stack = dict(capture.stacks)
     for i, slot in enumerate(capture.result_slots):
-        for step in slot.views if seen[i] is not None else ():
+        if seen[i] is None or not slot.views:
+            continue
+        if slot.keeps_order:
+            seen[i] = seen[i].reshape(*seen[i].shape[:1] if i in is_stack else (), *slot.shape)
+            continue
+        for step in slot.views:
             seen[i] = torch.vmap(step.apply)(seen[i]) if i in is_stack else step.apply(seen[i])
     return seen

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -77,6 +78,23 @@ class Counts(Layer):
     def forward(self, x: Tensor) -> Tensor:
         self.calls = 1
         return x
+
+
+class Twice(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+class Remembers(Twice):
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls = 1
+        return x
+
+
+class Drawn(Twice):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = float(torch.rand(()))
 
 
 class Calls(Layer):
@@ -285,6 +303,24 @@ class Net(nn.Module):
     def calls_a_static_method_that_counts(self, x: Tensor) -> Tensor:
         return self.counts_itself(x)
 
+    def of_the_first_parameter(self, x: Tensor) -> Tensor:
+        return x + next(self.parameters()).new_zeros(SIZE)
+
+    def of_numbers_by_numpy(self, x: Tensor) -> Tensor:
+        return x / np.sqrt(x.shape[-1]) + torch.from_numpy(np.triu(np.ones((SIZE, SIZE)))).float()[0]
+
+    def makes_functions(self, x: Tensor) -> Tensor:
+        return Twice()(nn.MaxPool1d(1)(x[None])[0])
+
+    def makes_what_counts(self, x: Tensor) -> Tensor:
+        return Remembers()(x)
+
+    def makes_what_draws(self, x: Tensor) -> Tensor:
+        return Drawn()(x)
+
+    def draws_by_numpy(self, x: Tensor) -> Tensor:
+        return x * np.random.rand()
+
     def uses_super(self, x: Tensor) -> Any:
         return super().forward(x)
 
@@ -297,6 +333,7 @@ MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
           "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
+          "of_the_first_parameter", "of_numbers_by_numpy", "makes_functions",
           "asks_for_a_type", "private"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
@@ -324,6 +361,9 @@ OPEN = {
     "generates": "Yield is more",
     "calls_strangers": "self.strangers holds a module that is none of the model's",
     "gets_what_is_assigned": "'last' is assigned in code that forward may reach",
+    "makes_what_counts": "self.calls is assigned",
+    "makes_what_draws": "makes objects of a class",
+    "draws_by_numpy": "objects may change unseen",
     "uses_super": "super().forward is not known to compute",
 }
 
@@ -496,9 +536,19 @@ class AboveCounts(Counts):
         return super().forward(x)
 
 
+class AboveByName(AboveTorch):
+    def forward(self, x: Tensor) -> Tensor:
+        return super(AboveTorch, self).forward(x)
+
+
+class AboveAStranger(AboveTorch):
+    def forward(self, x: Tensor) -> Tensor:
+        return super(Above, self).forward(x)
+
+
 def test_what_super_finds_is_read() -> None:
     """A method of the user's further up, and a layer of torch's with what is in it."""
-    for model in (Above(), AboveTorch(SIZE, SIZE), AboveAll(Layer(), nn.Tanh())):
+    for model in (Above(), AboveTorch(SIZE, SIZE), AboveByName(SIZE, SIZE), AboveAll(Layer(), nn.Tanh())):
         assert Closed(model).obstacle(model, "forward") is None
     for model in (AboveCounts(), AboveAll(Layer(), Counts())):
         obstacle = Closed(model).obstacle(model, "forward")
@@ -507,11 +557,25 @@ def test_what_super_finds_is_read() -> None:
 
 
 def test_super_in_a_method_of_another_class_is_not_known() -> None:
-    """A function that was given to a class."""
+    """A function that was given to a class, and a class that is none of the module's bases."""
     model = type("Given", (Layer,), {"forward": Above.forward})()
     obstacle = Closed(model).obstacle(model, "forward")
     assert obstacle is not None
     assert "super().forward is not known" in obstacle.reason
+    stranger = AboveAStranger(SIZE, SIZE)
+    obstacle = Closed(stranger).obstacle(stranger, "forward")
+    assert obstacle is not None
+    assert "super(Above, self) is not known" in obstacle.reason
+
+
+def test_a_base_that_is_named_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`super(Base, self)` finds another method once the name is another class."""
+    model = AboveByName(SIZE, SIZE)
+    closed = Closed(model)
+    assert closed.obstacle(model, "forward") is None
+    assert closed.look_ups.still_hold()
+    monkeypatch.setitem(globals(), "AboveTorch", nn.Linear)
+    assert closed.look_ups.first_broken() == "AboveTorch"
 
 
 def test_methods_are_the_users() -> None:

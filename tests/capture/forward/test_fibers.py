@@ -406,6 +406,34 @@ def tensors_of(result: Any) -> Any:
     return [tensors_of(part) for part in result] if isinstance(result, list | tuple) else result
 
 
+class WritingDown(nn.Module):
+    """Writes rows of what it has read into a matrix, until a number is large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.match = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        noted, h = torch.zeros(6, 6), self.step(x)
+        for i in range(4):
+            scores = self.match(h)
+            noted[i, : scores.size(0)] += scores.data
+            if h.sum() > 1.0:
+                break
+            h = torch.tanh(self.step(h))
+        return h, noted[: i + 1, :5]
+
+
+def test_rows_that_were_recorded_before_a_read_are_no_part_of_a_segment() -> None:
+    """Rows are tried first, and given up for what changes in place, and then something is read."""
+    torch.manual_seed(0)
+    model = WritingDown()
+    instances = [torch.randn(SIZE) for _ in range(32)]
+    net = edbc.compile(model.eval(), instances, force=True)
+    for ours, theirs in zip(net(instances), [model(x) for x in instances], strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_reads_are_batched() -> None:
     """A segment per read of the instance that reads most, and no batch of one instance's own."""
     model, instances = model_of(greedy), some(32)
