@@ -2,8 +2,9 @@
 
 Definitions.
 
-(1) An *output* is all tensors of an instance that have one name: keys of dicts and fields of dataclasses and named
-    tuples, joined by dots; positions of tuples; items of lists share their list's name. What has no name is `output`.
+(1) An *output* is all tensors of an instance that have one name, arrays of NumPy and floats among them: keys of dicts
+    and fields of dataclasses and named tuples, joined by dots; positions of tuples; items of lists share their list's
+    name. What has no name is `output`.
 (2) The *rows* of an output: a list of equal shapes stacked (a list of one tensor has one row), a list of other tensors
     concatenated along the first dimension; a tensor outside of lists as it is (a scalar has one row).
 """
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from edbc.capture.semantics.modes import on_host
@@ -23,6 +25,10 @@ def named_tensors(result: Any, name: str = "", listed: bool = False) -> Iterator
     """Every tensor of one instance's result with its output's name, definition (1), and whether it stands in a list."""
     if isinstance(result, torch.Tensor):
         yield name or "output", result, listed
+    elif isinstance(result, np.ndarray) and result.dtype.kind in "biuf":
+        yield name or "output", torch.from_numpy(result), listed
+    elif type(result) is float:
+        yield name or "output", torch.tensor(result, dtype=torch.get_default_dtype()), listed
     elif isinstance(result, Mapping):
         for key, value in result.items():
             yield from named_tensors(value, f"{name}.{key}" if name else str(key), listed)

@@ -68,6 +68,7 @@ from edbc.capture.standins.told import (
     tensor_of,
     told,
 )
+from edbc.capture.standins.unread import settle
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
@@ -550,7 +551,9 @@ class _Shows:
             self.steps.append(Steps(self, read.leaves, read.numbers))
             shown, result = _Shown(self.rec, self, read, asked), _FAILED
             try:
-                result = shadow.forward(shown.of(instance))
+                made = [shadow.forward(shown.of(instance))]
+                settle(self.rec.unread, made)
+                result = made.pop()
             except (Exception, MustKeepBooks, CannotKeep) as error:
                 self.moved |= isinstance(error, MustKeepBooks)
                 clear_frames(error.__traceback__)

@@ -690,10 +690,12 @@ class _Reading:
     def _require_function_class(self, node: ast.AST, text: str, kind: type) -> None:
         """Raise _Open unless a class of the user's is of modules that are functions: made of nothing, they hold plain
         values alone, and calls of them are closed."""
-        made = _made_of_nothing(kind) if issubclass(kind, nn.Module) and not _is_torchs(kind.__module__) else None
+        is_users = issubclass(kind, nn.Module) and not _is_torchs(kind.__module__)
+        made = _made_of_nothing(kind) if is_users else None
         if made is None:
             self.refuse(node, f"{text} makes objects of a class")
-        self.closed.require_module(made)
+        else:
+            self.closed.require_module(made)
 
 
 @functools.cache
@@ -754,7 +756,7 @@ _OF_NUMPY = frozenset("arange array asarray empty eye full linspace ones prod tr
 
 
 def only_computes(found: Any) -> bool:
-    """True for functions of torch, of `math`, and of einops; of NumPy for those of numbers, and some makers of arrays."""
+    """True for functions of torch, of `math` and einops, and for those of NumPy that are of numbers or make arrays."""
     if isinstance(found, np.ufunc):
         return True
     module = getattr(found, "__module__", None) or ""

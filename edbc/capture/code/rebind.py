@@ -51,9 +51,10 @@ from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
+from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
 from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
-from edbc.capture.standins.unread import Unread, unread
+from edbc.capture.standins.unread import Later, Unread, in_a_tensor, unread
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 _OF_CLASSES = frozenset(
@@ -213,8 +214,8 @@ def type_of(item: Any, *rest: Any) -> Any:
     kind = type(item, *rest)
     if issubclass(kind, Symbol):
         return nn.Parameter if kind is Shared and item._is_param else torch.Tensor
-    if kind is Unread:
-        return int
+    if issubclass(kind, Later):
+        return item.kind
     return user_class(item) if isinstance(item, nn.Module) else kind
 
 
@@ -353,6 +354,8 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
             data = data.tensor
         if watcher is not None and watcher.shows is not None and (first := told(data)) is not None:
             return constructed(watcher, func, tensor_of(first, data, kwargs.get("dtype")), **kwargs)
+        if watcher is not None and watcher.unread:
+            data = mapped(in_a_tensor, data)
         if type(data) is list or type(data) is tuple:
             made = described_numbers(data, **kwargs)
             if made is not None:

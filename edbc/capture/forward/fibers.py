@@ -30,11 +30,13 @@ import contextvars
 import ctypes
 import gc
 import itertools
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from sys import _getframe, getrefcount
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
@@ -50,7 +52,7 @@ from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
 from edbc.capture.standins.locks import holds_lock, takes_locks
 from edbc.capture.standins.source import location_of, user_frame, user_location
 from edbc.capture.standins.standin import Symbol, Value
-from edbc.capture.standins.unread import LIST, Site, Unread, read_survivors
+from edbc.capture.standins.unread import LIST, Later, Site, settle
 from edbc.errors import UnsupportedError
 from edbc.native.memory import require_memory
 
@@ -67,6 +69,7 @@ FRAMES = 16 << 10
 """Bytes of Python's own stack that each suspended instance takes beside what it has of the C stack."""
 T = TypeVar("T")
 _AS_IT_IS = contextlib.nullcontext()
+_OWN_FILES = os.path.join(Path(__file__).resolve().parents[2], "")
 MOST_CANCELLED = 100
 """Reads in `finally` blocks, or in loops around `except BaseException`, of an instance that is being cancelled, before
 it is left where it is."""
@@ -209,7 +212,7 @@ class Fiber:
         self.greenlet = greenlet
         self.noted: list[Noted] = []
         """What it has read."""
-        self.unread: list[Unread] = []
+        self.unread: list[Later] = []
         """Integers that it may look at."""
         self.number = number
         self.instance = instance
@@ -259,13 +262,14 @@ class Fibers:
         Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
-        rec.reading, rec.read_integer, rec.made = self.reader(), self.read_integer, []
+        rec.reading, rec.note_unread, rec.made = self.reader(), self.note_unread, []
 
         def run_one(instance: Any) -> Any:
-            result = forward(instance)
+            results = [forward(instance)]
             assert self.running is not None
-            read_survivors(self.running.unread)
-            return result
+            if self.running.unread:
+                settle(self.running.unread, results)
+            return results.pop()
 
         self.outermost = run_one.__code__
         try:
@@ -292,7 +296,7 @@ class Fibers:
             return [fiber.result for fiber in self.fibers]
         finally:
             self._cancel()
-            rec.reading = rec.read_integer = rec.made = None
+            rec.reading = rec.note_unread = rec.made = None
 
     def _require_memory(self, count: int) -> None:
         """Raise DeviceError where so many instances, suspended like those so far, take more memory than there is."""
@@ -429,21 +433,22 @@ class Fibers:
 
         return read
 
-    def read_integer(self, value: Value) -> Any:
-        """The integer in a value of one element: as one that is read when somebody looks at it (`standins.unread`), or
-        at once where all that were read at this place were looked at before anything else was recorded."""
+    def note_unread(self) -> tuple[int, Site] | None:
+        """The place of a read at which somebody may look later (`standins.unread`), and where it stands; None where all
+        that were read there were looked at before anything else was recorded."""
         fiber = self.running
         if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
             self._refuse_reader()
         frame = _getframe(3)
+        while frame.f_code.co_filename.startswith(_OWN_FILES) and frame.f_back is not None:
+            frame = frame.f_back
         site = self.recorder.read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
         if site.at_once:
-            found = self.recorder.reading(value, True, -1, site)  # type: ignore[misc]
-            return found.item() if issubclass(type(found), torch.Tensor) else found
+            return None
         if len(fiber.noted) >= self.recorder.max_reads:
             self._stop(fiber, site.where)
         fiber.noted.append((site.where, (), -1, ()))
-        return Unread(value, len(fiber.noted) - 1, site)
+        return len(fiber.noted) - 1, site
 
     def _wait(self, fiber: Fiber, value: Value) -> None:
         """Suspend the instance that runs until a value is computed."""

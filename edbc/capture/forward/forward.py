@@ -35,7 +35,7 @@ from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers, state_of_generator
 from edbc.capture.standins.source import location_of_function, raised_at
 from edbc.capture.standins.standin import refuse
-from edbc.capture.standins.unread import read_survivors
+from edbc.capture.standins.unread import settle
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 
 
@@ -86,9 +86,10 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                 is_deep = False
                 while True:
                     try:
-                        result = _on_large_stack(recorder, forward, instance) if is_deep else forward(instance)
+                        made = [_on_large_stack(recorder, forward, instance) if is_deep else forward(instance)]
                         if recorder.unread:
-                            read_survivors(recorder.unread)
+                            settle(recorder.unread, made)
+                        result = made.pop()
                         break
                     except MustKeepBooks:
                         recorder.keep_books()
@@ -96,15 +97,15 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                     except NotRagged:
                         drop_ragged(recorder)
                         recorder.books = Changes(recorder) if recorder.keeps_books else None
-                    except TypeError:
-                        if not recorder.unread:
-                            raise
-                        recorder.reads_at_once = True
                     except RecursionError:
                         if has_large_stack or is_deep:
                             raise too_deep() from None
                         recorder.needs_deep_stack = is_deep = True
                         recorder.mend()
+                    except (TypeError, RuntimeError):
+                        if not recorder.unread:
+                            raise
+                        recorder.reads_at_once = True
                     recorder.next_instance(number)
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 if settles:
@@ -153,10 +154,6 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
             return fibers, fibers.run(forward, instances)
     except MustKeepBooks:
         recorder.keep_books()
-    except TypeError:
-        if not recorder.unread:
-            raise
-        recorder.reads_at_once = True
     except RecursionError:
         if recorder.needs_deep_stack:
             with Recorded("forward", "instance", recorder.first_instance + recorder.instance):
@@ -164,6 +161,10 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
         recorder.needs_deep_stack = True
         recorder.mend()
         return run_on_large_stack(lambda: _run_fibers(shadow, recorder, instances))
+    except (TypeError, RuntimeError):
+        if not recorder.unread:
+            raise
+        recorder.reads_at_once = True
     return _run_fibers(shadow, recorder, instances)
 
 
@@ -248,7 +249,7 @@ class _OfFiber(Recorded):
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         is_recorded_anew = isinstance(error, MustKeepBooks | RecursionError) or (
-            isinstance(error, TypeError) and bool(self.recorder.unread)
+            isinstance(error, TypeError | RuntimeError) and bool(self.recorder.unread)
         )
         if not is_recorded_anew:
             super().__exit__(kind, error, traceback)

@@ -18,7 +18,7 @@ from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Made, with_tensors
 from edbc.capture.standins.nests import rebuilt, remade
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
-from edbc.capture.standins.unread import Unread
+from edbc.capture.standins.unread import Later, Returned
 from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def filled(item: Any, tensors: Sequence[torch.Tensor], start: int, stop: int | N
     if kind is dict:
         return {key: filled(value, tensors, start, stop) for key, value in item.items()}
     if isinstance(item, tuple | list | deque):
-        return rebuilt(item, [filled(x, tensors, start, stop) for x in item])
+        made = rebuilt(item, [filled(x, tensors, start, stop) for x in item])
+        return made.read() if isinstance(made, Returned) else made
     if isinstance(item, dict):
         return remade(item, [filled(x, tensors, start, stop) for x in item.values()])
     if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
@@ -241,8 +242,8 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
     """Results that are neither tensors nor plain lists, tuples and dicts."""
     if isinstance(item, torch.Tensor):
         return item
-    if type(item) is Unread:
-        return item.number
+    if issubclass(type(item), Later):
+        return item.now
     if isinstance(item, tuple | list | deque):
         return rebuilt(item, map(walk, item))
     if isinstance(item, dict):

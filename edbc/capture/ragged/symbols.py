@@ -188,7 +188,7 @@ class Index(Lazy):
     def _meta(self) -> NoReturn:
         raise CannotKeep
 
-    def _read(self) -> NoReturn:
+    def _read(self, place: int = -1) -> NoReturn:
         raise CannotKeep
 
 

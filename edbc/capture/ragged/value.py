@@ -163,6 +163,9 @@ class Ragged(Lazy):
         """True for floating dtypes."""
         return self.row.floats
 
+    def _is_detached(self) -> bool:
+        return not self.rec.flows or self.row.is_detached
+
     def _meta(self) -> torch.Tensor:
         self.rec.asked_size = True
         return torch.empty(

@@ -90,7 +90,7 @@ from edbc.capture.semantics.shapes import (
 )
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.made import Buffer, Description, Made, with_wholes
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import mapped, rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
     PLAIN,
@@ -108,7 +108,7 @@ from edbc.capture.standins.standin import (
     torch_dtype,
     value_of,
 )
-from edbc.capture.standins.unread import Site, Unread
+from edbc.capture.standins.unread import Later, Site, looked_at
 
 _STACK = torch.stack
 _STRIDED = torch.strided
@@ -178,20 +178,123 @@ class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
     __slots__ = (
-        "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
-        "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
-        "_switches", "_tracer", "_variants", "_whole", "added", "addition", "asked_size", "autocast", "before_books",
-        "books", "calls", "captures", "constants", "contents", "counted", "described", "descriptions", "device",
-        "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes", "external_index",
-        "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows", "forget_calls",
-        "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment", "indices", "instance",
-        "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books", "kept_forwards", "kept_sizes",
-        "kept_wholes", "last_external", "last_stacked", "leaves", "literals", "looks", "lookups", "made", "makers",
-        "max_reads", "most_entries", "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros",
-        "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards",
-        "read_integer", "read_sites", "reading", "reads", "reads_at_once", "recorded_reads", "refs", "remade",
-        "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows",
-        "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "unread", "within",
+        "_calls",
+        "_carried",
+        "_class_of_constant",
+        "_constant_of_id",
+        "_constant_of_key",
+        "_constants_of_class",
+        "_first_detached",
+        "_mini_batches",
+        "_num_calls",
+        "_num_indices",
+        "_numbers",
+        "_of_state",
+        "_reductions",
+        "_switches",
+        "_tracer",
+        "_variants",
+        "_whole",
+        "added",
+        "addition",
+        "asked_size",
+        "autocast",
+        "before_books",
+        "books",
+        "calls",
+        "captures",
+        "constants",
+        "contents",
+        "counted",
+        "described",
+        "descriptions",
+        "device",
+        "drawn_classes",
+        "drawn_operands",
+        "draws",
+        "entries",
+        "entry_of_excerpts",
+        "equal_sizes",
+        "external_index",
+        "external_source",
+        "first_external",
+        "first_instance",
+        "first_runs",
+        "first_value",
+        "flows",
+        "forget_calls",
+        "formed",
+        "found_forwards",
+        "functions",
+        "has_buffers",
+        "home",
+        "in_cell",
+        "in_fragment",
+        "indices",
+        "instance",
+        "is_apart",
+        "is_of_ragged",
+        "is_view",
+        "joined",
+        "keeping",
+        "keeps_books",
+        "kept_forwards",
+        "kept_sizes",
+        "kept_wholes",
+        "last_external",
+        "last_stacked",
+        "leaves",
+        "literals",
+        "looks",
+        "lookups",
+        "made",
+        "makers",
+        "max_reads",
+        "most_entries",
+        "names",
+        "needs_deep_stack",
+        "next_value",
+        "no_nodes",
+        "nodes_of_runs",
+        "nonzeros",
+        "note_unread",
+        "num_runs",
+        "numbers",
+        "overlaps",
+        "parts",
+        "plain",
+        "positions",
+        "ragged",
+        "ragged_constants",
+        "read_forwards",
+        "read_sites",
+        "reading",
+        "reads",
+        "reads_at_once",
+        "recorded_reads",
+        "refs",
+        "remade",
+        "returned",
+        "room",
+        "root",
+        "rows",
+        "run_segment",
+        "seen_in_place",
+        "shared",
+        "shares_equal",
+        "shown",
+        "shows",
+        "sites",
+        "sizes",
+        "stacked",
+        "standing",
+        "sum",
+        "symbolic",
+        "table",
+        "taken",
+        "takes_locks",
+        "unread",
+        "within",
         "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
@@ -283,11 +386,11 @@ class Recorder:
         """Whether forward reads values, as far as is known."""
         self.reading: Callable[..., Any] | None = None
         """What gives the tensor that a stand-in stands for, or its number; None where values are not read."""
-        self.read_integer: Callable[[Value], Any] | None = None
-        """What makes an integer that may be read later (`standins.unread`), where reads are noted."""
+        self.note_unread: Callable[[], Any] | None = None
+        """What notes a read at which somebody may look later (`standins.unread`), where reads are noted."""
         self.read_sites: Kept[tuple[int, int], Site] = Kept(4096)
         """Where forward reads, by the identity of the code and the place in it."""
-        self.unread: list[Unread] = []
+        self.unread: list[Later] = []
         """Such reads of the instance that runs."""
         self.reads_at_once = False
         """Whether there are none, as forward does what only Python's own integers can."""
@@ -1280,6 +1383,8 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str, key: Any
     ) -> Any:
         """A torch function that is not known by `key` yet, or has no key."""
+        if self.unread:
+            args, kwargs = mapped(looked_at, args), mapped(looked_at, kwargs)
         if name == "getitem" and type(args[1]) is torch.Tensor and args[1].dtype in rules.MASKS and args[1].ndim == 1:
             return self.function(func, (args[0], args[1].nonzero().reshape(-1)), kwargs, name)  # the instance's mask
         if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
@@ -1447,8 +1552,8 @@ class Recorder:
         if isinstance(item, tuple):
             pairs = [self.describe(x, *rest) for x in item]
             return (kind, *[k for k, _ in pairs]), rebuilt(item, [t for _, t in pairs])
-        if kind is Unread:
-            return self.describe(item.number, *rest)
+        if issubclass(kind, Later):
+            return self.describe(item.now, *rest)
         if item is None or item is Ellipsis or is_constant(item):
             return (kind, item), item
         return refuse(

@@ -37,7 +37,7 @@ CASTS = frozenset("to float double half bfloat16 type_as cpu cuda".split())
 """Identities when the dtype stays."""
 
 READS = frozenset(
-    "item tolist numpy bool int float index array equal allclose is_nonzero _assert _assert_async".split()
+    "item tolist numpy bool int float index array contains equal allclose is_nonzero _assert _assert_async".split()
 )
 """They need values and give no tensor: numbers, or nothing. What makes a shape that depends on values is told by torch
 (`edbc.capture.semantics.randomness`)."""

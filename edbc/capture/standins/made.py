@@ -41,7 +41,16 @@ from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.fresh import makes_fresh
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.nests import mapped
-from edbc.capture.standins.standin import Lazy, Symbol, Value, as_python_has_it, refuse_ended, set_class, turned
+from edbc.capture.standins.standin import (
+    ANSWERS,
+    Lazy,
+    Symbol,
+    Value,
+    as_python_has_it,
+    refuse_ended,
+    set_class,
+    turned,
+)
 
 MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
 MOST_ROWS = 4096
@@ -210,7 +219,11 @@ class Made(Lazy):
     def _meta(self) -> torch.Tensor:
         return torch.empty(self.described.shape, dtype=self.described.dtype, device="meta")
 
-    _read = real
+    def _read(self, place: int = -1) -> torch.Tensor:
+        return self.real()
+
+    def _waits(self) -> bool:
+        return False
 
     def __repr__(self) -> str:
         return repr(self.real())
@@ -230,6 +243,9 @@ class Buffer(Made):
 
     __slots__ = ()
     rec = property(lambda self: self.blank.rec, lambda self, rec: setattr(self.blank, "rec", rec))
+    requires_grad, data, grad = Symbol.requires_grad, ANSWERS["data"], ANSWERS["grad"]
+    _read, _waits, __repr__, __reduce_ex__ = Symbol._read, Symbol._waits, Symbol.__repr__, Symbol.__reduce_ex__
+    __copy__, __deepcopy__ = Symbol.__copy__, Symbol.__deepcopy__
 
     def shown(self) -> Any:
         """The whole, with the refs of the rows that it shows."""

@@ -31,7 +31,17 @@ from edbc.capture.semantics import autocast
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.fresh import changed_item_of
 from edbc.capture.standins.source import asked_by_torch, user_location
-from edbc.capture.standins.unread import INTEGERS, LIST, Unread, unread
+from edbc.capture.standins.unread import (
+    INTEGERS,
+    LIST,
+    Unread,
+    UnreadArray,
+    UnreadFloat,
+    UnreadList,
+    later,
+    looked_at,
+    unread,
+)
 from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -84,10 +94,15 @@ class Slot:
         self._keeps_order: bool | None = None
 
     @property
+    def is_detached(self) -> bool:
+        """Whether no gradient passes."""
+        return not self.floats or any(view.detaches for view in self.views)
+
+    @property
     def keeps_order(self) -> bool:
         """Whether the views show all elements in their order, with gradients: they are one reshape then."""
         if self._keeps_order is None:
-            self._keeps_order = self.floats and not any(view.detaches for view in self.views) and self._shows_in_order()
+            self._keeps_order = not self.is_detached and self._shows_in_order()
         return self._keeps_order
 
     def _shows_in_order(self) -> bool:
@@ -303,13 +318,13 @@ class Symbol:
     def __setitem__(self, index: Any, value: Any) -> None:
         self.rec.function(torch.Tensor.__setitem__, (self, as_python_has_it(index), value), {})
 
-    def _read(self) -> torch.Tensor:
-        """The tensor itself, for which the instance waits (`trace.fibers`)."""
+    def _read(self, place: int = -1) -> torch.Tensor:
+        """The tensor itself, for which the instance waits (`trace.fibers`), read at a place that was noted."""
         if self.rec.has_ended:
             refuse_ended()
         if self.rec.reading is None:
             refuse(_LOOK, LOOK_REMEDY, AsksForValue)
-        return self.rec.reading(self)
+        return self.rec.reading(self) if place < 0 else self.rec.reading(self, False, place)
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self.__dlpack_device__()
@@ -322,8 +337,29 @@ class Symbol:
     __bool__, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
     __float__ = _reading_number("__float__", float)
     __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
-    tolist, numpy, is_nonzero = _reading("tolist"), _reading("numpy"), _reading("is_nonzero")
+    is_nonzero = _reading("is_nonzero")
     __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
+
+    def _waits(self) -> bool:
+        """Whether what is read of it may be looked at later: its numbers are not there yet."""
+        return not self.is_at_once
+
+    def _is_detached(self) -> bool:
+        """Whether no gradient passes, as far as is known."""
+        return not self.rec.flows
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        """The array, at which nobody may look (`standins.unread`)."""
+        may_wait = not args and not kwargs and self._waits() and self._is_detached()
+        found = later(UnreadArray, self.rec, self) if may_wait else None
+        return _numpy(self, *args, **kwargs) if found is None else found
+
+    def tolist(self) -> Any:
+        """Nested lists, at which nobody may look, or the number itself."""
+        if not self.ndim:
+            return self.item()
+        found = later(UnreadList, self.rec, self) if self._waits() else None
+        return _tolist(self) if found is None else found
 
     def item(self) -> Any:
         """The number; an integer waits until somebody looks at it (`standins.unread`)."""
@@ -332,7 +368,7 @@ class Symbol:
     def read_integer(self, place: int) -> int:
         """The number, read as the instance's read of this place."""
         if self.rec.reading is None:
-            self._read()
+            self._read(place)
         found = self.rec.reading(self, True, place)  # type: ignore[misc]
         return int(found.item()) if issubclass(type(found), torch.Tensor) else found
 
@@ -357,15 +393,15 @@ class Symbol:
         return refuse_ended() if self.rec.has_ended else self.detach()
 
     def __add__(self, other: Any) -> Any:
-        if type(other) is np.ndarray:
-            return self.rec.add(*_as_numpy_promotes(self, other, torch.add))
+        if type(other) is np.ndarray or type(other) is UnreadArray:
+            return self.rec.add(*_as_numpy_promotes(self, looked_at(other), torch.add))
         return self.rec.add(self, other)
 
     def __radd__(self, other: Any) -> Any:
         return self.rec.add(other, self)
 
 
-_item = _reading_number("item")
+_item, _numpy, _tolist = _reading_number("item"), _reading("numpy"), _reading("tolist")
 _UNNAMED = 3
 """References to a stand-in that is in an expression alone: there, in the method that asks, and in its question."""
 
@@ -403,8 +439,8 @@ def _operator(function: Any) -> Callable[[Any, Any], Any]:
                 known = self.rec.plain.get((function, self.slot, kind, other))
                 if known is not None:
                     return self.rec.again(known, (self.ref,))
-        if kind is np.ndarray:
-            self, other = _as_numpy_promotes(self, other, function)
+        if kind is np.ndarray or kind is UnreadArray:
+            self, other = _as_numpy_promotes(self, looked_at(other), function)
         return self.rec.function(function, (self, other), {})
 
     return record
@@ -529,7 +565,7 @@ _answered: tuple[int, str] = (0, "")
 """How many attributes torch.Tensor had, and which was the last, when Symbol answered all of them."""
 
 
-_ANSWERS = {"data": _DATA, "grad": property(_refusing("grad"), _refusing("grad")), "new": _new, "new_empty": _new_empty}
+ANSWERS = {"data": _DATA, "grad": property(_refusing("grad"), _refusing("grad")), "new": _new, "new_empty": _new_empty}
 
 
 def answer_all_of_torch() -> None:
@@ -551,8 +587,8 @@ def answer_all_of_torch() -> None:
 
 
 def _answer(name: str, found: Any) -> Any:
-    if name in _ANSWERS:
-        return _ANSWERS[name]
+    if name in ANSWERS:
+        return ANSWERS[name]
     defined = found.fget if isinstance(found, property) else found
     if isinstance(defined, FunctionType) and not f"{defined.__module__}.".startswith("torch."):
         return _user_defined(name)
@@ -626,13 +662,16 @@ class Value(Symbol):
         """True for floating dtypes."""
         return self.slot.floats
 
+    def _is_detached(self) -> bool:
+        return not self.rec.flows or self.slot.is_detached or self.rec.requires_none(self)
+
     def item(self) -> Any:
         """As of Symbol."""
-        rec = self.rec
-        if not self.slot.floats:
-            later = unread(rec, self)
-            if later is not None:
-                return later
+        rec, slot = self.rec, self.slot
+        is_one = slot.floats and slot.shape.numel() == 1
+        waits = unread(rec, self) if not slot.floats else later(UnreadFloat, rec, self) if is_one else None
+        if waits is not None:
+            return waits
         reading = rec.reading
         if reading is None:
             return self._read().item()
@@ -647,6 +686,9 @@ class Value(Symbol):
         reading = rec.reading
         if num_dims > 1 or reading is None:
             return Symbol.tolist(self)
+        waits = later(UnreadList, rec, self)
+        if waits is not None:
+            return waits
         found = reading(self, LIST)
         return found if type(found) is list else found.tolist()
 

@@ -179,7 +179,7 @@ class Told(Index):
     def _meta(self) -> torch.Tensor:  # type: ignore[override]
         return torch.empty_like(self.tensor, device="meta")
 
-    def _read(self) -> NoReturn:
+    def _read(self, place: int = -1) -> NoReturn:
         self.watch.ask(self.places.flatten().tolist())
 
 
@@ -216,7 +216,7 @@ class Leaf(Lazy):
     def _meta(self) -> torch.Tensor:
         return torch.empty_like(self.tensor, device="meta")
 
-    def _read(self) -> NoReturn:
+    def _read(self, place: int = -1) -> NoReturn:
         raise CannotKeep
 
 
@@ -450,8 +450,6 @@ class Filled(Made):
     def real(self) -> torch.Tensor:
         """Nobody is to have it who does not know the integers."""
         raise CannotKeep
-
-    _read = real
 
 
 class Part:

@@ -662,7 +662,7 @@ def test_what_waiting_instances_would_take_is_asked_for_first(monkeypatch: pytes
     require_parity(net, some(8), (8,))
 
 
-@pytest.mark.parametrize("how", [greedy, recursion, sums, best_by_key], ids=lambda how: how.__name__)
+@pytest.mark.parametrize("how", [greedy, library, sums, best_by_key], ids=lambda how: how.__name__)
 def test_the_first_mini_batch_is_cut_as_all_others(how: Callable[[Any, Any], Any]) -> None:
     """Though it is recorded twice, as nobody knows beforehand that forward reads: nothing is carried for longer."""
     view, table = ModelView(model_of(how)), TypeTable()

@@ -58,6 +58,7 @@ from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.standins.shown import Shown
+from edbc.capture.standins.unread import settle
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -214,9 +215,10 @@ class Forwards:
                 def forward(of: Any) -> Any:
                     if of is instance:
                         return self.function(self.shadow, of)
-                    result = self.function(self.shadow, of)
+                    made = [self.function(self.shadow, of)]
+                    settle(rec.unread, made)
                     shown.require_unchanged()
-                    return result
+                    return made.pop()
 
                 args, begin = (shown.of(instance), instance), rec.place()
                 result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
