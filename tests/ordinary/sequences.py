@@ -482,3 +482,21 @@ class ScoresWrittenOneByOne(nn.Module):
             context = self.attention(state, encoded).bmm(encoded.transpose(0, 1))
             found[i] = self.out(torch.cat((state.squeeze(0), context.squeeze(1)), 1))
         return found.transpose(0, 1).squeeze(0)
+
+
+@program(_six_words)
+class WeightsForAPicture(nn.Module):
+    """An encoder that returns its attention as an array, and its best guess as a number."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.words = size, nn.Embedding(VOCAB, size)
+        self.rnn, self.out = nn.LSTM(size, size, bidirectional=True), nn.Linear(2 * size, LABELS)
+
+    def forward(self, words):
+        embedded = self.words(words).permute(1, 0, 2)
+        encoded, (last, _) = self.rnn(embedded, (torch.zeros(2, 1, self.size), torch.zeros(2, 1, self.size)))
+        encoded = encoded.permute(1, 0, 2)
+        weights = F.softmax(torch.bmm(encoded, last.view(-1, 2 * self.size, 1)).squeeze(2), 1)
+        logits = self.out(torch.bmm(encoded.transpose(1, 2), weights.unsqueeze(2)).squeeze(2))
+        return logits, weights.data.numpy(), logits.argmax().item()

@@ -186,7 +186,7 @@ class UnreadArray(Later):
 
 def later(kind: type[Later], rec: Recorder, tensor: Any) -> Any:
     """What is read of a stand-in as what is looked at later; None where it must be read now."""
-    if rec.reads_at_once or rec.has_ended or (kind is not Unread and (rec.in_cell or rec.in_fragment)):
+    if rec.has_ended or rec.reads_at_once or (kind is not Unread and (rec.in_cell or rec.in_fragment)):
         return None
     if rec.note_unread is None:
         found = kind(tensor)

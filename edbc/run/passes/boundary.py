@@ -276,7 +276,8 @@ def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
         if seen[i] is None or not slot.views:
             continue
         if slot.keeps_order:
-            seen[i] = seen[i].reshape(*seen[i].shape[:1] if i in is_stack else (), *slot.shape)
+            rows = seen[i].shape[:1] if i in is_stack else ()
+            seen[i] = seen[i].reshape((*rows, *slot.shape))
             continue
         for step in slot.views:
             seen[i] = torch.vmap(step.apply)(seen[i]) if i in is_stack else step.apply(seen[i])

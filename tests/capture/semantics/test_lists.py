@@ -117,8 +117,9 @@ def test_every_function_that_draws_while_training_is_known() -> None:
 def test_every_function_that_is_listed_as_a_read_gives_no_tensor() -> None:
     """Numbers, truths, arrays or nothing."""
     x = torch.ones(1, dtype=torch.int64)
-    given = {"equal": (x,), "allclose": (x,)}
+    given = {"equal": (x,), "allclose": (x,), "contains": (1,)}
     for name in rules.READS - {"_assert", "_assert_async"}:
-        method = getattr(x, f"__{name}__", None) if name in ("bool", "int", "float", "index", "array") else None
+        is_special = name in ("bool", "int", "float", "index", "array", "contains")
+        method = getattr(x, f"__{name}__", None) if is_special else None
         found = (method or getattr(x, name))(*given.get(name, ()))
         assert not isinstance(found, torch.Tensor), name

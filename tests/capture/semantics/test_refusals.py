@@ -45,7 +45,7 @@ def to_numpy(net: Any, _: Any) -> Any:
 
 
 def numpy_method(net: Any, _: Any) -> Any:
-    return state(net).detach().cpu().numpy()
+    return float(state(net).detach().cpu().numpy()[0])
 
 
 def value_assert(net: Any, _: Any) -> Any:
