@@ -54,7 +54,7 @@ from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, d
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
 from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
-from edbc.capture.standins.unread import Later, Unread, in_a_tensor, unread
+from edbc.capture.standins.unread import Later, Site, Unread, in_a_tensor, unread
 
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 _OF_CLASSES = frozenset(
@@ -283,7 +283,7 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
             if type(item) is Value:
                 found = unread(item.rec, item)
                 if found is not None:
-                    return found
+                    return item.number_at(found) if type(found) is Site else found
         return func(*args, **kwargs)
 
     return integer

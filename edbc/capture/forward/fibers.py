@@ -153,7 +153,7 @@ def until_first_read(recorder: Recorder, run: Callable[[], T]) -> T:
         return run()
     home, flows, hub, caught = torch_state(), recorder.flows, getcurrent(), 0
 
-    def first_read(symbol: Symbol, as_number: bool = False, place: int = -1) -> NoReturn:
+    def first_read(symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> NoReturn:
         nonlocal caught
         recorder.reads = True
         caught += 1
@@ -433,8 +433,8 @@ class Fibers:
 
         return read
 
-    def note_unread(self) -> tuple[int, Site] | None:
-        """The place of a read at which somebody may look later (`standins.unread`), and where it stands; None where all
+    def note_unread(self) -> tuple[int, Site]:
+        """The place of a read at which somebody may look later (`standins.unread`), and where it stands; -1 where all
         that were read there were looked at before anything else was recorded."""
         fiber = self.running
         if self.is_cancelled or fiber is None or self._getcurrent() is not fiber.greenlet:
@@ -444,7 +444,7 @@ class Fibers:
             frame = frame.f_back
         site = self.recorder.read_sites.get((id(frame.f_code), frame.f_lasti)) or self._new_site(frame)
         if site.at_once:
-            return None
+            return -1, site
         if len(fiber.noted) >= self.recorder.max_reads:
             self._stop(fiber, site.where)
         fiber.noted.append((site.where, (), -1, ()))

@@ -34,6 +34,7 @@ from edbc.capture.standins.source import asked_by_torch, user_location
 from edbc.capture.standins.unread import (
     INTEGERS,
     LIST,
+    Site,
     Unread,
     UnreadArray,
     UnreadFloat,
@@ -352,14 +353,14 @@ class Symbol:
         """The array, at which nobody may look (`standins.unread`)."""
         may_wait = not args and not kwargs and self._waits() and self._is_detached()
         found = later(UnreadArray, self.rec, self) if may_wait else None
-        return _numpy(self, *args, **kwargs) if found is None else found
+        return found if type(found) is UnreadArray else _numpy(self, *args, **kwargs)
 
     def tolist(self) -> Any:
         """Nested lists, at which nobody may look, or the number itself."""
         if not self.ndim:
             return self.item()
         found = later(UnreadList, self.rec, self) if self._waits() else None
-        return _tolist(self) if found is None else found
+        return found if type(found) is UnreadList else _tolist(self)
 
     def item(self) -> Any:
         """The number; an integer waits until somebody looks at it (`standins.unread`)."""
@@ -670,12 +671,13 @@ class Value(Symbol):
         rec, slot = self.rec, self.slot
         is_one = slot.floats and slot.shape.numel() == 1
         waits = unread(rec, self) if not slot.floats else later(UnreadFloat, rec, self) if is_one else None
-        if waits is not None:
+        if waits is not None and type(waits) is not Site:
             return waits
-        reading = rec.reading
-        if reading is None:
-            return self._read().item()
-        found = reading(self, True)
+        return self._read().item() if rec.reading is None else self.number_at(waits)
+
+    def number_at(self, site: Site | None) -> Any:
+        """The number, read now where forward stands."""
+        found = self.rec.reading(self, True, -1, site)  # type: ignore[misc]
         return found if type(found) is float or not issubclass(type(found), torch.Tensor) else found.item()
 
     def tolist(self) -> Any:
@@ -687,9 +689,9 @@ class Value(Symbol):
         if num_dims > 1 or reading is None:
             return Symbol.tolist(self)
         waits = later(UnreadList, rec, self)
-        if waits is not None:
+        if type(waits) is UnreadList:
             return waits
-        found = reading(self, LIST)
+        found = reading(self, LIST, -1, waits)
         return found if type(found) is list else found.tolist()
 
 

@@ -185,30 +185,29 @@ class UnreadArray(Later):
 
 
 def later(kind: type[Later], rec: Recorder, tensor: Any) -> Any:
-    """What is read of a stand-in as what is looked at later; None where it must be read now."""
+    """What is read of a stand-in as what is looked at later; None, or the Site, where it must be read now."""
     if rec.has_ended or rec.reads_at_once or (kind is not Unread and (rec.in_cell or rec.in_fragment)):
         return None
     if rec.note_unread is None:
         found = kind(tensor)
     else:
-        noted = rec.note_unread()
-        if noted is None:
-            return None
-        found = kind(tensor, *noted)
+        place, site = rec.note_unread()
+        if place < 0:
+            return site
+        found = kind(tensor, place, site)
     rec.unread.append(found)
     return found
 
 
-def unread(rec: Recorder, value: Value) -> Unread | None:
-    """The integer in a value as one that is read later; None where it must be read now: where it is none, or may
-    change."""
+def unread(rec: Recorder, value: Value) -> Any:
+    """The integer in a value as one that is read later; None, or the Site, where it must be read now: where it is none,
+    or may change, too."""
     slot = value.slot
     if slot.floats or rec.books is not None or slot.dtype not in INTEGERS or slot.shape.numel() != 1:
         return None
     if value.ref < 0 and not rec.in_cell:
         return None
-    found: Unread | None = later(Unread, rec, value)
-    return found
+    return later(Unread, rec, value)
 
 
 def looked_at(item: Any) -> Any:
