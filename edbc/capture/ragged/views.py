@@ -17,7 +17,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.value import Ragged, each_row, one_step
-from edbc.capture.semantics import packing
+from edbc.capture.semantics import sequences
 from edbc.capture.standins.standin import Symbol
 
 
@@ -174,7 +174,7 @@ def gotten(call: Call) -> Any:
     items = list(index) if type(index) is tuple else [index]
     if any(isinstance(i, Symbol) for i in items):
         return NotImplemented
-    alone = packing.selected(call.rec, ragged, 0, items[0]) if len(items) == 1 and ragged.at else NotImplemented
+    alone = sequences.selected(call.rec, ragged, 0, items[0]) if len(items) == 1 and ragged.at else NotImplemented
     if alone is not NotImplemented:
         return alone
     items = [_as_index(i) for i in _of_one(items, ragged)]
@@ -289,7 +289,7 @@ def selected(call: Call) -> Any:
     if type(ragged) is not Ragged or type(dim) is not int or type(index) is not torch.Tensor:
         return NotImplemented
     dim %= ragged.ndim
-    if dim != ragged.at and (alone := packing.selected(call.rec, ragged, dim, index)) is not NotImplemented:
+    if dim != ragged.at and (alone := sequences.selected(call.rec, ragged, dim, index)) is not NotImplemented:
         return alone
     if dim == ragged.at:
         return ragged.take(call.rec.numbers_of(index if index.ndim else index.reshape(1)))

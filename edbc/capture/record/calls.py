@@ -39,7 +39,7 @@ from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
-from edbc.capture.semantics.packing import is_packed, on_rows
+from edbc.capture.semantics.sequences import is_packed, on_rows
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Value, is_matrix
 from edbc.capture.standins.told import Leaf

@@ -17,7 +17,7 @@ from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.lookup import looked_up
 from edbc.capture.record.numbers import LONG
 from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs
-from edbc.capture.semantics import packing, rules
+from edbc.capture.semantics import rules, sequences
 from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
 from edbc.capture.semantics.shapes import filled_by, flat, pick, repeated, replace_first, take_views
@@ -154,14 +154,14 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         return embedded(rec, looked_up(args[1], kwargs.get("padding_idx"), bool(kwargs.get("sparse"))), args[0])
     if name == "getitem" and isinstance(args[0], Symbol):
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        if len(index) == 1 and (alone := packing.selected(rec, args[0], 0, index[0])) is not NotImplemented:
+        if len(index) == 1 and (alone := sequences.selected(rec, args[0], 0, index[0])) is not NotImplemented:
             return alone
         if any(isinstance(i, torch.Tensor) for i in index) and all(map(_is_index, index)):
             return rec.node(pick, (args[0], *index), {}, "pick", key)
     if name == "repeat_interleave" and args and isinstance(args[0], Symbol):
         return _interleaved(rec, *args, **kwargs)
-    if name in packing.FUNCTIONS and not kwargs:
-        return packing.FUNCTIONS[name](rec, *args)
+    if name in sequences.FUNCTIONS and not kwargs:
+        return sequences.FUNCTIONS[name](rec, *args)
     if func is torch.sparse.mm:  # the one that is sparse is the instance's, and dense by now
         return rec.function(torch.matmul, args, kwargs)
     return args[0].reduced(name, args[1:], kwargs) if args and type(args[0]) is Stack else NotImplemented

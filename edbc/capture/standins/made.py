@@ -101,6 +101,20 @@ class _Asked:
 _ASKED = _Asked()
 
 
+def _converting(name: str) -> Callable[..., Any]:
+    """A method of tensors that returns the tensor itself where nothing is to change: `x.to("cpu")`, `x.float()`."""
+    method = getattr(torch.Tensor, name)
+
+    def convert(self: Made, *args: Any, **kwargs: Any) -> Any:
+        nothing = torch.empty(0, dtype=self.dtype)
+        given = [torch.empty(0, dtype=x.dtype, device=x.device) if issubclass(type(x), Symbol) else x for x in args]
+        if method(nothing, *given, **kwargs) is nothing:
+            return self
+        return self.rec.function(method, (self, *args), kwargs)
+
+    return convert
+
+
 def _of_tensor(name: str) -> property:
     """An attribute that may be assigned."""
     return property(lambda self: getattr(self.real(), name), lambda self, value: setattr(self.real(), name, value))
@@ -123,6 +137,8 @@ class Made(Lazy):
     shape = property(lambda self: self.described.shape)
     dtype = property(lambda self: self.described.dtype)
     requires_grad, data, grad = _of_tensor("requires_grad"), _of_tensor("data"), _of_tensor("grad")
+    to, cpu, type_as, float = map(_converting, ("to", "cpu", "type_as", "float"))
+    contiguous = _converting("contiguous")
     slot = None
     """No slot of any Value, see `Shared.slot`."""
 
@@ -388,6 +404,7 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         like = sizes[0].like if sizes and type(sizes[0]) is Size else None
         args = (sizes[0].value, *sizes[1:]) if like is not None else args
     args = tuple([tuple(item) if type(item) is list else item for item in args])
+    kwargs = {name: value for name, value in kwargs.items() if not _is_default(name, value)}
     fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
     key = (func, args, fills, torch.get_default_dtype(), rec.shows is None, *kwargs.items())
     try:
@@ -453,6 +470,12 @@ def _made(rec: Any, described: Description) -> Made:
 def _is_of_changing_rows(rec: Any, known: Description) -> bool:
     """Whether it is rows that forward changes in place, and that nobody else shows."""
     return known.shape[:1].numel() > 0 < len(known.shape) and rec.is_ragged(known) and makes_fresh(sys._getframe(3))
+
+
+def _is_default(name: str, value: Any) -> bool:
+    """Whether a keyword of a maker says nothing."""
+    is_host = name == "device" and (value == _CPU or value == "cpu")
+    return value is None or is_host or (name == "requires_grad" and value is False)
 
 
 def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_shown: bool) -> Description | None:

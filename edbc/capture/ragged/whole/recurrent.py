@@ -1,7 +1,5 @@
 """`nn.LSTM`, `nn.GRU` and `nn.RNN` over a ragged sequence, unrolled into steps whose nodes batch over instances: of
-each layer and direction a cell for each row, whichever the policy takes first. With projections (Sak et al., "Long
-short-term memory recurrent neural network architectures for large scale acoustic modeling", 2014, section 2), of which
-torch has no cell, a step is several functions.
+each layer and direction a cell for each row, whichever the policy takes first.
 """
 
 from __future__ import annotations
@@ -15,16 +13,9 @@ import torch.nn.functional as F
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import own
 from edbc.capture.ragged.value import Ragged, scanned
-from edbc.capture.semantics import packing
+from edbc.capture.semantics import sequences
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Value
-
-_CELLS: dict[str, Any] = {
-    "lstm": torch.lstm_cell,
-    "gru": torch.gru_cell,
-    "rnn_tanh": torch.rnn_tanh_cell,
-    "rnn_relu": torch.rnn_relu_cell,
-}
 
 
 def recurrent(call: Call) -> Any:
@@ -65,35 +56,21 @@ def _first_state(rec: Any, states: Any, number: int) -> Any:
 
 def _steps(call: Call, rows: Ragged, backwards: bool, state: list[Any], weights: Sequence[Any]) -> Ragged:
     """Outputs of one layer in one direction, as one run; `state` becomes the last one."""
-    cell, is_lstm = _CELLS[call.name], call.name == "lstm"
-    if len(weights) % 2:
-        cell, weights = projected_lstm_cell, (*weights[:-1], *[None] * (5 - len(weights)), weights[-1])
 
     def step(value: Value, *before: Value) -> list[Any]:
-        given = value, before if is_lstm else before[0], *weights
-        made = cell(*given) if cell is projected_lstm_cell else call.rec.function(cell, given, {})
-        return [*made] if is_lstm else [made]
+        return sequences.next_state(call.rec, call.name, value, before, weights)
 
     found = scanned(call.rec, rows, [own(call.rec, s) for s in state], step, backwards)
     state[:] = [outputs.value(0 if backwards else -1) for outputs in found]
     return found[0]
 
 
-def projected_lstm_cell(value: Any, state: tuple[Any, Any], of_input: Any, of_state: Any, input_bias: Any, bias: Any,
-                        projection: Any) -> list[Any]:  # fmt: skip
-    """The next state of an LSTM whose output is projected."""
-    gates = F.linear(value, of_input, input_bias) + F.linear(state[0], of_state, bias)
-    enter, keep, new, leave = gates.chunk(4, -1)
-    content = keep.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
-    return [F.linear(leave.sigmoid() * content.tanh(), projection), content]
-
-
 def of_one_sequence(call: Call) -> Any:
-    """What packs and pads the one sequence of an instance (`semantics.packing`)."""
-    return NotImplemented if call.kwargs else packing.FUNCTIONS[call.name](call.rec, *call.args)
+    """What packs and pads the one sequence of an instance (`semantics.sequences`)."""
+    return NotImplemented if call.kwargs else sequences.FUNCTIONS[call.name](call.rec, *call.args)
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(_CELLS, recurrent),
+    **dict.fromkeys(sequences.CELLS, recurrent),
     **dict.fromkeys(("_pack_padded_sequence", "_pad_packed_sequence", "pad_sequence"), of_one_sequence),
 }

@@ -1,0 +1,150 @@
+"""Recurrent layers of torch on the sequences that an instance has.
+
+A *packed* sequence (`torch.nn.utils.rnn`) is the rows of the one that there is, in their order: code that was written
+for padded batches packs a batch of one. What torch does below its Python then is to take the batch dimension off and
+to put it back; a recurrent module is called with the rows.
+
+A sequence of *one step*, which decoders call a layer with, is a step of its cells: nodes that batch over instances
+whatever their states are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from edbc.capture.standins.made import Made
+from edbc.capture.standins.standin import Symbol, refuse
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+
+CELLS: dict[str, Any] = {
+    "lstm": torch.lstm_cell,
+    "gru": torch.gru_cell,
+    "rnn_tanh": torch.rnn_tanh_cell,
+    "rnn_relu": torch.rnn_relu_cell,
+}
+"""What a step of a recurrent layer computes, by the layer's function."""
+
+
+def projected_lstm_cell(value: Any, state: tuple[Any, Any], of_input: Any, of_state: Any, input_bias: Any, bias: Any,
+                        projection: Any) -> tuple[Any, Any]:  # fmt: skip
+    """The next state of an LSTM whose output is projected (Sak et al., "Long short-term memory recurrent neural network
+    architectures for large scale acoustic modeling", 2014, section 2), of which torch has no cell."""
+    gates = F.linear(value, of_input, input_bias) + F.linear(state[0], of_state, bias)
+    enter, keep, new, leave = gates.chunk(4, -1)
+    content = keep.sigmoid() * state[1] + enter.sigmoid() * new.tanh()
+    return F.linear(leave.sigmoid() * content.tanh(), projection), content
+
+
+def next_state(rec: Recorder, name: str, value: Any, state: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+    """The state after a step of one layer in one direction; its first part is what the step gives."""
+    if len(weights) % 2:
+        given: Any = *weights[:-1], *[None] * (5 - len(weights)), weights[-1]
+        return [*projected_lstm_cell(value, (state[0], state[1]), *given)]
+    made = rec.function(CELLS[name], (value, tuple(state) if name == "lstm" else state[0], *weights), {})
+    return [*made] if name == "lstm" else [made]
+
+
+def one_step(name: str, rec: Recorder, sequence: Any, states: Any, weights: Any, _: bool, layers: int, dropout: float,
+             training: bool, both_ways: bool, batch_first: bool) -> Any:  # fmt: skip
+    """`torch.lstm(sequence, states, weights, ...)` and its like of one step; NotImplemented for others."""
+    time = int(batch_first)
+    if not isinstance(sequence, Symbol) or not isinstance(weights, list | tuple) or sequence.ndim != 3:
+        return NotImplemented
+    if sequence.shape[time] != 1:
+        return NotImplemented
+    number = layers * (2 if both_ways else 1)
+    each, value = len(weights) // number, sequence.select(time, 0)
+    given = [state.real() if type(state) is Made else state for state in (states if name == "lstm" else (states,))]
+    last: list[list[Any]] = []
+    for layer in range(layers):
+        for _way in range(number // layers):
+            own = weights[len(last) * each : (len(last) + 1) * each]
+            last.append(next_state(rec, name, value, [state[len(last)] for state in given], own))
+        ways = [state[0] for state in last[-(number // layers) :]]
+        value = ways[0] if len(ways) == 1 else rec.function(torch.cat, (ways, -1), {})
+        if training and dropout and layer < layers - 1:
+            value = rec.function(F.dropout, (value, dropout, True), {})
+    stacked = [of[0].unsqueeze(0) if number == 1 else rec.function(torch.stack, (list(of),), {})
+               for of in zip(*last, strict=True)]  # fmt: skip
+    return value.unsqueeze(time), *stacked
+
+
+def _require_one(is_one: bool) -> None:
+    if not is_one:
+        refuse(
+            "several sequences are packed while recording",
+            "let an instance have one sequence (sequences of all lengths are batched), or call the RNN on each",
+        )
+
+
+def packed(rec: Recorder, padded: Any, lengths: Any, batch_first: bool) -> Any:
+    """`_pack_padded_sequence`: the first so many rows, and sizes of 1."""
+    batch = 0 if batch_first else 1
+    _require_one(not isinstance(lengths, Symbol) and len(lengths) == padded.shape[batch] == 1)
+    length, longest = int(lengths[0]), padded.shape[1 - batch]
+    if not 0 < length <= longest:
+        raise RuntimeError(f"Expected a length from 1 to {longest}, but got {length}")
+    rows = padded.select(batch, 0)
+    return rows[:length] if length < longest else rows, torch.ones(length, dtype=torch.int64)
+
+
+def padded(rec: Recorder, data: Any, sizes: torch.Tensor, batch_first: bool, value: float, length: int) -> Any:
+    """`_pad_packed_sequence`: rows, with others of a value behind them, and how many they were."""
+    _require_one(_is_of_one(sizes))
+    if length > len(sizes):
+        behind = torch.full((length - len(sizes), *data.shape[1:]), value, dtype=data.dtype)
+        data = rec.function(torch.cat, ([data, behind],), {})
+    return data.unsqueeze(0 if batch_first else 1), torch.tensor([len(sizes)])
+
+
+def sequences_padded(rec: Recorder, sequences: Sequence[Any], batch_first: bool = False, *rest: Any) -> Any:
+    """`pad_sequence` of one."""
+    return sequences[0].unsqueeze(0 if batch_first else 1) if len(sequences) == 1 else NotImplemented
+
+
+def selected(rec: Recorder, value: Any, dim: Any, index: Any) -> Any:
+    """`index_select`, or `value[index]`, of the one item of a dimension, as sorting one sequence by length does."""
+    is_number = type(index) is torch.Tensor and index.shape == (1,) and index.dtype is torch.int64
+    is_one = is_number and type(dim) is int and value.ndim > 0 and value.shape[dim] == 1
+    return value.clone() if is_one and int(index[0]) == 0 else NotImplemented
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{name: partial(one_step, name) for name in CELLS},
+    "_pack_padded_sequence": packed,
+    "_pad_packed_sequence": padded,
+    "pad_sequence": sequences_padded,
+    "index_select": selected,
+}
+
+
+def is_packed(module: nn.Module, args: tuple[Any, ...]) -> bool:
+    """Whether a recurrent module is called with a packed sequence."""
+    return bool(args) and type(args[0]) is PackedSequence and isinstance(module, nn.RNNBase)
+
+
+def on_rows(call: Callable[..., Any], sequence: PackedSequence, states: Any = None) -> Any:
+    """What a recurrent module gives for a packed sequence: `call` is the module's of rows, and of states."""
+    _require_one(_is_of_one(sequence.batch_sizes))
+    given = () if states is None else (_each_state(lambda state: state.squeeze(1), states),)
+    output, last = call(sequence.data, *given)
+    made = PackedSequence(output, sequence.batch_sizes, sequence.sorted_indices, sequence.unsorted_indices)
+    return made, _each_state(lambda state: state.unsqueeze(1), last)
+
+
+def _each_state(function: Callable[[Any], Any], states: Any) -> Any:
+    return tuple(map(function, states)) if isinstance(states, tuple | list) else function(states)
+
+
+def _is_of_one(sizes: Any) -> bool:
+    return type(sizes) is torch.Tensor and bool((sizes == 1).all())
