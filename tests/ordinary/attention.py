@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ordinary.data import FEATURES, VOCAB, id_tensor, pair_of_sentences, series
+from ordinary.data import FEATURES, LABELS, VOCAB, id_tensor, pair_of_sentences, series
 from ordinary.registry import program
 
 
@@ -169,3 +169,97 @@ class CausalState(nn.Module):
             state = 0.9 * state + torch.outer(k[i], v[i])
             out.append(k[i] @ state)
         return torch.stack(out)
+
+
+def _padded_pair(rng):
+    """Two sentences as batches of one; every fifth has padding, which is number 1."""
+    pads = rng.randint(1, 2) if rng.random() < 0.2 else 0
+    first, second = ([[2 + rng.randrange(VOCAB - 2) for _ in range(rng.randint(2, 7))]] for _ in range(2))
+    return torch.tensor([first[0] + [1] * pads]), torch.tensor(second)
+
+
+class _Heads(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.heads = size, 4
+        self.query, self.key, self.value = (nn.Linear(size, size) for _ in range(3))
+        self.out, self.scale = nn.Linear(size, size), torch.sqrt(torch.FloatTensor([size // 4]))
+
+    def forward(self, query, key, value, mask=None):
+        batch = query.shape[0]
+        q, k, v = (
+            layer(x).view(batch, -1, self.heads, self.size // self.heads).permute(0, 2, 1, 3)
+            for layer, x in ((self.query, query), (self.key, key), (self.value, value))
+        )
+        energy = torch.matmul(q, k.permute(0, 1, 3, 2)) / self.scale
+        if mask is not None:
+            energy = energy.masked_fill(mask == 0, -1e10)
+        attention = torch.softmax(energy, dim=-1)
+        x = torch.matmul(attention, v).permute(0, 2, 1, 3).contiguous()
+        return self.out(x.view(batch, -1, self.size)), attention
+
+
+@program(_padded_pair, in_double=False)  # a scale that is no buffer
+class MaskedTranslator(nn.Module):
+    """Masks made of padding and of places, positions repeated for a batch, and the attention returned."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.places, self.pad = nn.Embedding(VOCAB, size), nn.Embedding(20, size), 1
+        self.of_first, self.of_second, self.across = _Heads(size), _Heads(size), _Heads(size)
+        self.norm, self.out, self.device = nn.LayerNorm(size), nn.Linear(size, LABELS), torch.device("cpu")
+
+    def embedded(self, words):
+        count = words.shape[1]
+        places = torch.arange(0, count).unsqueeze(0).repeat(words.shape[0], 1).to(self.device)
+        return self.words(words) + self.places(places)
+
+    def masks(self, first, second):
+        there = (first != self.pad).unsqueeze(1).unsqueeze(2)
+        count = second.shape[1]
+        before = torch.tril(torch.ones((count, count), device=self.device)).bool()
+        return there, (second != self.pad).unsqueeze(1).unsqueeze(2) & before
+
+    def forward(self, pair):
+        first, second = pair
+        there, before = self.masks(first, second)
+        x = self.embedded(first)
+        x = self.norm(x + self.of_first(x, x, x, there)[0])
+        y = self.embedded(second)
+        y = self.norm(y + self.of_second(y, y, y, before)[0])
+        found, attention = self.across(y, x, x, there)
+        return self.out(self.norm(y + found)), attention
+
+
+@program(_padded_pair)
+class MaskedMean(nn.Module):
+    """A mean over what is no padding, and scores with a mask that is added."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.score = nn.Embedding(VOCAB, size), nn.Linear(size, 1)
+
+    def forward(self, pair):
+        words = pair[0]
+        there = words.ne(1)
+        x = torch.tanh(self.words(words))
+        weights = torch.softmax(self.score(x).squeeze(-1) + (1.0 - there.float()) * -1e9, dim=1)
+        kept = there.unsqueeze(-1).float()
+        return (weights.unsqueeze(-1) * x).sum(1), (x * kept).sum(1) / kept.sum(1).clamp(min=1)
+
+
+@program(_padded_pair)
+class PaddedSecondLayers(nn.Module):
+    """Convolutions behind constants, gated, over a batch of one."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.words = size, nn.Embedding(VOCAB, size)
+        self.layers = nn.ModuleList(nn.Conv1d(size, 2 * size, 3) for _ in range(2))
+
+    def forward(self, pair):
+        x = self.words(pair[1]).permute(0, 2, 1)
+        for layer in self.layers:
+            behind = torch.zeros(x.shape[0], self.size, 2).fill_(1.0).to(x.device)
+            x = x + F.glu(layer(torch.cat((behind, x), dim=2)), dim=1)
+        return x.permute(0, 2, 1)

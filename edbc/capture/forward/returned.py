@@ -125,7 +125,7 @@ def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
             return item.real()
         if issubclass(kind, Lazy):
             rows = item.rows() if in_stacks else None
-            return walk(item.materialise()) if rows is None else stack(*rows)
+            return walk(item.returned()) if rows is None else stack(*rows)
         return _walk_other(item, walk)
 
     results: list[Any] = []
@@ -156,7 +156,7 @@ def settled(item: Any, as_value: Callable[[Any], Any] | None) -> Any:
     if kind is dict:
         return {key: settled(value, as_value) for key, value in item.items()}
     if issubclass(kind, Lazy):
-        return item.materialise() if item.rows() is None else item
+        return item.returned() if item.rows() is None else item
     return _walk_other(item, partial(settled, as_value=as_value))
 
 

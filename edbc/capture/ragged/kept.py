@@ -51,7 +51,7 @@ from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vecto
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.standin import PLAIN, Lazy, Shared, Slot, Value, value_of
+from edbc.capture.standins.standin import PLAIN, Shared, Slot, Value, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -217,6 +217,8 @@ class KeptCall(NamedTuple):
     """Indices that must be below a size, by the number of the argument, and how far below 0 they may be (sizes)."""
     within: tuple[tuple[Count, int, int], ...]
     """Sizes that must be no smaller, and no larger than that."""
+    apart: tuple[tuple[int, int], ...]
+    """Numbers that no index may be, by the number of the argument."""
     zeros: tuple[int, ...]
     """Results of the run that are rows of zeros, to which others are added as if they were not there."""
 
@@ -232,6 +234,8 @@ class KeptCall(NamedTuple):
         for count, least, most in self.within:
             size = size_of(count, sizes, known)
             fit = fit & (size >= least) & (size <= most)
+        for number, index in self.apart:
+            fit = fit & ((indices[number].lowest > index) | (indices[number].highest < index))
         return fit
 
     def again(self, rec: Recorder, given: Given) -> Any:
@@ -466,13 +470,13 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     rec.keeping = rec.symbolic = True
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False
-    rec.equal_sizes, rec.within = [], []
+    rec.equal_sizes, rec.within, rec.apart = [], [], []
     try:
-        result = _materialised(function(shown))
+        result = function(shown)
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
-            result, by_sizes, rec.equal_sizes, rec.within
+            result, by_sizes, rec.equal_sizes, rec.within, rec.apart
         )
         if by_sizes:
             rec.kept_sizes[key, sizes] += 1
@@ -486,16 +490,6 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         rec.keeping = rec.symbolic = False
     rec.forget_since(*begin)
     return function(written)
-
-
-def _materialised(item: Any) -> Any:
-    """A result in which what stands for values by way of others is a node: it has a place then."""
-    kind = type(item)
-    if kind is tuple or kind is list:
-        return kind([_materialised(x) for x in item])
-    if kind is dict:
-        return {key: _materialised(x) for key, x in item.items()}
-    return item.materialise() if issubclass(kind, Lazy) and kind is not Ragged else item
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:
@@ -548,9 +542,10 @@ class _Keeping:
         """Whether indices that are no arguments are what every such call has."""
 
     def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, Triple]] = (),
-             within: Iterable[tuple[Triple, int, int]] = ()) -> KeptCall:  # fmt: skip
-        """See `KeptCall`; some registers have to be of `equal` sizes, and some sizes `within` bounds. Raises
-        CannotKeep, also where gradients were off in between, which a run does not tell."""
+             within: Iterable[tuple[Triple, int, int]] = (),
+             apart: Iterable[tuple[Triple, int]] = ()) -> KeptCall:  # fmt: skip
+        """See `KeptCall`; some registers have to be of `equal` sizes, some sizes `within` bounds, and indices `apart`
+        from numbers. Raises CannotKeep, also where gradients were off in between, which a run does not tell."""
         entries = self.rec.entries
         if self.rec.has_switched(self.entry):
             raise CannotKeep
@@ -571,7 +566,9 @@ class _Keeping:
         placed = self.placed(result)
         program = self.rec.table.programs.made_of(self.draft, self.results)
         form = _form(program, placed)
-        told = tuple(self.equal), tuple(self.below), tuple(self.within), tuple(sorted(self.zeros))
+        first = len(self.given.rows) + len(self.given.values) + 1
+        numbers = dict.fromkeys((-self.sized(of) - first, index) for of, index in apart)
+        told = tuple(self.equal), tuple(self.below), tuple(self.within), tuple(numbers), tuple(sorted(self.zeros))
         return KeptCall(program, tuple(self.extras), placed, form, *told)
 
     def node(self, number: int) -> None:

@@ -63,6 +63,8 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     """The slices of a tensor along a dimension, as rows."""
     if type(tensor) is Ragged and tensor.at == dim:
         return tensor
+    if type(tensor) is Made:
+        tensor = tensor.real()
     if type(tensor) is torch.Tensor:
         return constant_rows_of(rec, tensor, dim)
     if isinstance(tensor, Lazy):

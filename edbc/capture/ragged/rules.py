@@ -24,6 +24,7 @@ import torch
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep
+from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Index, Line, Size, Spread
@@ -255,6 +256,8 @@ def rule_of(name: str) -> Rule | None:
 def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
+    if rec.symbolic and has_mask(args, kwargs):
+        return call_of_masks(rec, func, name or rules.name_of(func), args, kwargs)
     key, known, given = None, None, Given([], [], [])
     if rec.books is None or rules.name_of(func) not in rules.VIEWS:
         parts: list[Any] = [Ragged, func]

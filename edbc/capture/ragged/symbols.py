@@ -3,13 +3,14 @@
 Code that is kept runs once for all instances, so whatever it learns of this one must be known. A `Size` is an integer
 that tells when it is looked at; compared with a number it tells between which bounds the answer is the same, and what
 is recorded serves sizes within these (`assert n <= 512`). An `Index` stands for indices of the instance's, of which
-code can do no more than take rows by them, look them up and send rows by them. Anything else gives the attempt up
-(`CannotKeep`): the call is recorded as it is written.
+code can do no more than take rows by them, look them up, send rows by them, and compare all with a number that none of
+them is (`ids != pad`), which gives a `Mask`. Anything else gives the attempt up (`CannotKeep`): the call is recorded as
+it is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -94,8 +95,12 @@ class Index(Lazy):
     ndim = property(lambda self: self.tensor.ndim)
     dtype = property(lambda self: self.tensor.dtype)
 
+    def _own_size(self) -> Size:
+        """How long its vectors are."""
+        return Size(self.rec, self.vectors[0].size, self.vectors[0].triple)
+
     def _shape(self) -> tuple[Any, ...]:
-        size = Size(self.rec, self.vectors[0].size, self.vectors[0].triple)
+        size = self._own_size()
         return tuple(len(self.vectors) if dim == self.along else size for dim in range(self.tensor.ndim))
 
     def size(self, dim: int | None = None) -> Any:
@@ -175,7 +180,31 @@ class Index(Lazy):
     def _same(self, *_: Any, **__: Any) -> Index:
         return self
 
-    long = contiguous = clone = detach = _same
+    long = contiguous = clone = detach = cpu = _same
+    data = property(lambda self: self)
+
+    def to(self, where: Any, *rest: Any, **options: Any) -> Index:
+        """The same where nothing is to change: indices stand on the host."""
+        if rest or options or not (where is torch.int64 or (not isinstance(where, torch.dtype) and _is_host(where))):
+            raise CannotKeep
+        return self
+
+    def _compared(self, number: Any, told: bool) -> Mask:
+        """What comparing all with a number gives that none of them is."""
+        numbers = self.vectors[0]
+        if self.along >= 0 or type(number) is not int or numbers.lowest <= number <= numbers.highest:
+            raise CannotKeep
+        self.rec.apart.append((numbers.triple, number))
+        return Mask(self.rec, self._shape(), (0, told, told), torch.bool)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compared(other, False)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compared(other, True)
+
+    __hash__ = Lazy.__hash__
+    eq, ne, not_equal = __eq__, __ne__, __ne__
 
     def is_floating_point(self) -> bool:
         """See torch."""
@@ -268,6 +297,9 @@ class Range(Index):
         super().__init__(count.rec, torch.arange(count.value), (), -1)
         self.count = count
 
+    def _own_size(self) -> Size:
+        return self.count
+
     def _shape(self) -> tuple[Any, ...]:
         return (self.count,)
 
@@ -288,7 +320,7 @@ class Range(Index):
             raise CannotKeep
         return Line(self)
 
-    __getitem__ = __iter__ = view = reshape = t = unbind = vector = _none
+    __getitem__ = __iter__ = view = reshape = t = unbind = vector = _compared = _none
 
 
 class Line(_Matrix):
@@ -327,8 +359,88 @@ class Line(_Matrix):
         sizes = shape if len(shape) > 1 else (shape[0] if type(shape[0]) in (tuple, list) else shape)
         return self if tuple(sizes) == (1, -1) else self.index.view(*shape)
 
+    def repeat(self, *sizes: Any) -> Line:
+        """A batch of one."""
+        if tuple(sizes[0] if len(sizes) == 1 else sizes) != (1, 1):
+            raise CannotKeep
+        return self
+
+    def expand(self, *sizes: Any) -> Line:
+        """The same, told how long it is."""
+        batch, own = sizes[0] if len(sizes) == 1 else sizes
+        if type(batch) is not int or batch not in (1, -1):
+            raise CannotKeep
+        if not (type(own) is int and own == -1):
+            if type(own) is not Size or own.value != self.index._own_size().value:
+                raise CannotKeep
+            self.rec.equal_sizes.append((own.like, self.index._own_size().like))
+        return self
+
     reshape = view
     unsqueeze = t = unbind = _none
+
+
+class Mask(Lazy):
+    """A tensor whose every element is told by sizes alone: `told` are a diagonal of its last two dimensions, the number
+    up to it and the number above. Of its dimensions some are symbols. See `ragged.masks`."""
+
+    __slots__ = ("dims", "dtype_", "rec", "told")
+
+    def __init__(self, rec: Recorder, dims: Sequence[Any], told: tuple[int, Any, Any], dtype: torch.dtype):
+        self.rec, self.dims, self.told, self.dtype_ = rec, tuple(dims), told, dtype
+        self.whole = None
+
+    shape = property(lambda self: self.dims)
+    ndim = property(lambda self: len(self.dims))
+    dtype = property(lambda self: self.dtype_)
+    requires_grad = property(lambda self: False)
+    device = property(lambda self: torch.device("cpu"))
+
+    @property
+    def number(self) -> Any:
+        """What all elements are; None where they differ."""
+        return self.told[1] if self.told[1] == self.told[2] else None
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self.dims)
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self.dims if dim is None else self.dims[dim]
+
+    def __len__(self) -> int:
+        return len(self.tensor_of({}))
+
+    def __bool__(self) -> bool:
+        if self.dims or self.number is None:
+            raise CannotKeep
+        return bool(self.number)
+
+    def make(self) -> Value:
+        """No value of the graph."""
+        raise CannotKeep
+
+    def tensor_of(self, lengths: Mapping[Triple, int]) -> torch.Tensor:
+        """The tensor where symbols are so long. Raises CannotKeep for other symbols."""
+        if any(type(d) is Size and d.like not in lengths for d in self.dims):
+            raise CannotKeep
+        sizes = [lengths[d.like] if type(d) is Size else d for d in self.dims]
+        diagonal, inside, outside = self.told
+        if inside == outside:
+            return torch.full(sizes, inside, dtype=self.dtype_)
+        below = torch.ones(sizes[-2:], dtype=torch.bool).tril(diagonal)
+        return torch.where(below, inside, outside).to(self.dtype_).view(sizes)
+
+    def _meta(self) -> NoReturn:
+        raise CannotKeep
+
+    def _read(self, place: int = -1) -> NoReturn:
+        raise CannotKeep
+
+
+def _is_host(where: Any) -> bool:
+    return isinstance(where, str | torch.device) and torch.device(where).type == "cpu"
 
 
 MOST_VECTORS = 4

@@ -96,6 +96,16 @@ class Constant(NamedTuple):
         return rec.shared_constant(self.key, self.make)
 
 
+class Held(NamedTuple):
+    """A tensor that is no parameter, kept on the model, or made by code that is told by sizes."""
+
+    tensor: torch.Tensor
+
+    def again(self, rec: Recorder) -> Value:
+        """In this mini-batch, with the numbers that it has now."""
+        return rec.constant(self.tensor)
+
+
 class Offset(NamedTuple):
     """Where an excerpt begins."""
 

@@ -36,6 +36,7 @@ from edbc.capture.code.automatic import NotACell, is_cellable, is_tensor, leaves
 from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
+from edbc.capture.ragged.symbols import Index, Mask, Size
 from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
@@ -112,6 +113,10 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 recorder.taken.add(path)
             assert run is not None
             return whole_call(recorder, path, run, self, args, kwargs)
+        if recorder.symbolic and any(issubclass(type(x), _OF_SIZES) for x in _leaves((args, kwargs), _NESTS)):
+            run = inside or otherwise
+            assert run is not None
+            return run(self, *args, **kwargs)
         key = _form_of((args, kwargs))
         form = forms.get(key)
         recorded = None
@@ -288,6 +293,10 @@ def _are_texts(nest: Any) -> bool:
 def _is_taken(name: str) -> bool:
     """Whether a keyword is a name that unrolled code has itself."""
     return name in _NAMES or not name.isidentifier() or iskeyword(name) or bool(_NUMBERED.fullmatch(name))
+
+
+_OF_SIZES = (Index, Mask, Size)
+"""What no call of a cell has as its argument."""
 
 
 def _leaves(nest: Any, kinds: tuple[type, ...]) -> Iterator[Any]:

@@ -33,11 +33,12 @@ from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
+from edbc.capture.ragged.masks import made_of_sizes
 from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
 from edbc.capture.ragged.rows import Pool, adopted, rows_described
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
-from edbc.capture.ragged.value import Constant, Number, Offset, Ragged, Sizes, Whole, ragged_class
+from edbc.capture.ragged.value import Constant, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.whole.runs import cut
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
@@ -178,124 +179,21 @@ class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
     __slots__ = (
-        "_calls",
-        "_carried",
-        "_class_of_constant",
-        "_constant_of_id",
-        "_constant_of_key",
-        "_constants_of_class",
-        "_first_detached",
-        "_mini_batches",
-        "_num_calls",
-        "_num_indices",
-        "_numbers",
-        "_of_state",
-        "_reductions",
-        "_switches",
-        "_tracer",
-        "_variants",
-        "_whole",
-        "added",
-        "addition",
-        "asked_size",
-        "autocast",
-        "before_books",
-        "books",
-        "calls",
-        "captures",
-        "constants",
-        "contents",
-        "counted",
-        "described",
-        "descriptions",
-        "device",
-        "drawn_classes",
-        "drawn_operands",
-        "draws",
-        "entries",
-        "entry_of_excerpts",
-        "equal_sizes",
-        "external_index",
-        "external_source",
-        "first_external",
-        "first_instance",
-        "first_runs",
-        "first_value",
-        "flows",
-        "forget_calls",
-        "formed",
-        "found_forwards",
-        "functions",
-        "has_buffers",
-        "home",
-        "in_cell",
-        "in_fragment",
-        "indices",
-        "instance",
-        "is_apart",
-        "is_of_ragged",
-        "is_view",
-        "joined",
-        "keeping",
-        "keeps_books",
-        "kept_forwards",
-        "kept_sizes",
-        "kept_wholes",
-        "last_external",
-        "last_stacked",
-        "leaves",
-        "literals",
-        "looks",
-        "lookups",
-        "made",
-        "makers",
-        "max_reads",
-        "most_entries",
-        "names",
-        "needs_deep_stack",
-        "next_value",
-        "no_nodes",
-        "nodes_of_runs",
-        "nonzeros",
-        "note_unread",
-        "num_runs",
-        "numbers",
-        "overlaps",
-        "parts",
-        "plain",
-        "positions",
-        "ragged",
-        "ragged_constants",
-        "read_forwards",
-        "read_sites",
-        "reading",
-        "reads",
-        "reads_at_once",
-        "recorded_reads",
-        "refs",
-        "remade",
-        "returned",
-        "room",
-        "root",
-        "rows",
-        "run_segment",
-        "seen_in_place",
-        "shared",
-        "shares_equal",
-        "shown",
-        "shows",
-        "sites",
-        "sizes",
-        "stacked",
-        "standing",
-        "sum",
-        "symbolic",
-        "table",
-        "taken",
-        "takes_locks",
-        "unread",
-        "within",
-        "zeros",
+        "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
+        "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
+        "_switches", "_tracer", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast",
+        "before_books", "books", "calls", "captures", "constants", "contents", "counted", "described", "descriptions",
+        "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
+        "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
+        "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment",
+        "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
+        "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves", "literals", "looks",
+        "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack", "next_value",
+        "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps", "parts", "plain",
+        "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reads", "reads_at_once",
+        "recorded_reads", "refs", "remade", "returned", "room", "root", "rows", "run_segment", "seen_in_place",
+        "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic",
+        "table", "taken", "takes_locks", "unread", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -434,6 +332,8 @@ class Recorder:
         """Whether equal nodes are to be one, where runs are of many calls."""
         self.within: list[tuple[Triple, int, int]] = []
         """Bounds within which code that is being kept does the same, by registers."""
+        self.apart: list[tuple[Triple, int]] = []
+        """Numbers that indices must not be, by registers."""
         self.room = np.array([64, 256, 4096])
         """For nodes, refs and registers of runs (`ragged.expandloops`)."""
         self.asked_size = False
@@ -568,7 +468,7 @@ class Recorder:
         self._whole: dict[Any, Value] = {}
         self.zeros: set[int] = set()
         """Refs of zeros, and where ranges of them begin."""
-        self.remade: dict[int, Number | Constant | Offset | Whole] = {}
+        self.remade: dict[int, Number | Constant | Held | Offset | Whole] = {}
         """What every mini-batch has anew, by refs, where classes are ragged."""
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
@@ -770,6 +670,8 @@ class Recorder:
             if self.made is not None:
                 self.made.append(value)
         self._constant_of_id[id(tensor)] = (tensor, version, value)
+        if self.keeping:  # the model's: what an instance brings are arguments
+            self.remade[value.ref] = Held(tensor)
         return value
 
     def _new_constant(self, tensor: torch.Tensor) -> Value:
@@ -841,6 +743,10 @@ class Recorder:
     def rows_described(self, described: Description, like: Triple | None) -> Ragged:
         """A constant that forward makes, of a symbol's size, or one that it changes."""
         return rows_described(self, described, like)
+
+    def mask_of_sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A constant that forward makes of several symbols' sizes (`ragged.masks`); None for others."""
+        return made_of_sizes(self, func, args, kwargs)
 
     def constant_row(self, row: torch.Tensor) -> Value:
         """The external for a row that others may equal (zeros), once per mini-batch."""

@@ -400,6 +400,9 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
     like = None
     if rec.symbolic:
+        mask = rec.mask_of_sizes(func, args, kwargs)
+        if mask is not None:
+            return mask
         sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
         like = sizes[0].like if sizes and type(sizes[0]) is Size else None
         args = (sizes[0].value, *sizes[1:]) if like is not None else args

@@ -893,6 +893,10 @@ class Lazy(Symbol):
         None where it has none."""
         return None
 
+    def returned(self) -> Any:
+        """What leaves in its place: itself as a node, or what is read of several values (`unread.Returned`)."""
+        return self.materialise()
+
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
         """A name that nobody else has, which this one shows from now on: it is about to change. None where others may
         see its memory."""

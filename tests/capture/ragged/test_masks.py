@@ -1,107 +1,125 @@
-"""Masks of attention of every kind, made by forward or brought by the instance, against eager PyTorch."""
+"""Masks that code makes of sizes and of indices that are never a number: padding and what comes later."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from random import Random
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from helpers import bound
-from rowparity import HIDDEN, VOCAB, require_eager
 from torch import nn
 
+import edbc
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.ragged.masks import call_of_masks, made_of_sizes
+from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.ragged.symbols import Mask, Size
+from edbc.capture.record.table import TypeTable
 
-class Layers(nn.Module):
-    """Attention by module, by layers, and by function."""
+SIZE, WORDS, PAD = 16, 30, 7
 
-    def __init__(self, attends: Callable[[Any, Any, Any], Any]) -> None:
+
+class Masked(nn.Module):
+    """Attention to what is no padding and comes before; a mean over the same."""
+
+    def __init__(self) -> None:
         super().__init__()
-        self.attends = attends
-        self.words, self.kinds = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(5, HIDDEN)
-        self.attention = nn.MultiheadAttention(HIDDEN, 2, batch_first=True)
-        self.layer = nn.TransformerEncoderLayer(HIDDEN, 2, 12, batch_first=True)
-        self.encoder = nn.TransformerEncoder(self.layer, 2, enable_nested_tensor=False)
-        self.decoder = nn.TransformerDecoderLayer(HIDDEN, 2, 12, batch_first=True)
+        self.words, self.project, self.out = nn.Embedding(WORDS, SIZE), nn.Linear(SIZE, 3 * SIZE), nn.Linear(SIZE, 4)
 
-    def forward(self, instance):
-        h = self.words(torch.tensor(instance.words))[None]
-        return self.attends(self, h, instance).mean((0, 1))
-
-
-def causal(n: int) -> torch.Tensor:
-    """Above the diagonal, as a mask that hides."""
-    return torch.ones(n, n, dtype=torch.bool).triu(1)
+    def forward(self, ids: torch.Tensor) -> Any:
+        x = self.words(ids)
+        there, count = (ids != PAD).unsqueeze(1), ids.size(1)
+        mask = there & torch.ones(count, count).tril().bool()
+        q, k, v = self.project(x).chunk(3, -1)
+        scores = (q @ k.transpose(1, 2)) / SIZE**0.5
+        weights = scores.masked_fill(~mask, -1e9).softmax(-1)
+        kept = there.transpose(1, 2).float()
+        return self.out(weights @ v), (x * kept).sum(1), weights
 
 
-MASKS: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "module: causal": lambda m, h, x: m.attention(h, h, h, attn_mask=causal(h.shape[1]))[0],
-    "module: float": lambda m, h, x: m.attention(h, h, h, attn_mask=x.scores)[0],
-    "module: boolean": lambda m, h, x: m.attention(h, h, h, attn_mask=x.far, need_weights=False)[0],
-    "module: both": lambda m, h, x: m.attention(h, h, h, attn_mask=x.far, key_padding_mask=x.padding[None])[0],
-    "module: float padding": lambda m, h, x: m.attention(h, h, h, key_padding_mask=x.weights[None])[0],
-    "module: weights": lambda m, h, x: m.attention(h, h, h, key_padding_mask=x.padding[None])[1] @ h,
-    "module: of heads": lambda m, h, x: m.attention(h, h, h, attn_mask=torch.stack([x.scores, x.scores * 2]))[0],
-    "module: is causal": lambda m, h, x: m.attention(
-        h, h, h, attn_mask=nn.Transformer.generate_square_subsequent_mask(h.shape[1]), is_causal=True
-    )[0],
-    "layer: mask": lambda m, h, x: m.layer(h, src_mask=x.far),
-    "layer: padding": lambda m, h, x: m.layer(h, src_key_padding_mask=x.padding[None]),
-    "layer: causal": lambda m, h, x: m.layer(h, src_mask=causal(len(x.words))),
-    "encoder: both": lambda m, h, x: m.encoder(h, mask=x.far, src_key_padding_mask=x.padding[None]),
-    "encoder: is causal": lambda m, h, x: m.encoder(
-        h, mask=nn.Transformer.generate_square_subsequent_mask(len(x.words)), is_causal=True
-    ),
-    "decoder: target": lambda m, h, x: m.decoder(h, m.kinds(torch.tensor(x.kinds))[None], tgt_mask=causal(h.shape[1])),
-    "decoder: memory": lambda m, h, x: m.decoder(
-        h, m.kinds(torch.tensor(x.kinds))[None], memory_key_padding_mask=x.hidden[None]
-    ),
-    "function: boolean": lambda m, h, x: F.scaled_dot_product_attention(h, h, h, attn_mask=~x.far),
-    "function: float": lambda m, h, x: F.scaled_dot_product_attention(h, h, h, attn_mask=x.scores),
-    "function: causal": lambda m, h, x: F.scaled_dot_product_attention(h, h, h, is_causal=True),
-    "function: scale": lambda m, h, x: F.scaled_dot_product_attention(h, h, h, attn_mask=~x.far, scale=0.3),
-    "function: padding": lambda m, h, x: F.scaled_dot_product_attention(h, h, h, attn_mask=~x.padding[None, None]),
-    "written: filled": lambda m, h, x: (h @ h.mT).masked_fill(x.far, -math.inf).softmax(-1) @ h,
-    "written: added": lambda m, h, x: (h @ h.mT / 3 + x.scores).softmax(-1) @ h,
-    "written: where": lambda m, h, x: torch.where(x.far, -1e9, h @ h.mT).softmax(-1) @ h,
-    "written: times": lambda m, h, x: ((h @ h.mT).softmax(-1) * (~x.far)) @ h,
-    "written: padding": lambda m, h, x: (h @ h.mT).masked_fill(x.padding[None, :], -1e9).softmax(-1) @ h,
-}
+def sentences(seed: int, count: int, pads: float) -> list[torch.Tensor]:
+    """Ids on both sides of the padding's, which stands in some at the end or in between."""
+    rng, made = Random(seed), []
+    for _ in range(count):
+        ids = [rng.choice([i for i in range(WORDS) if i != PAD]) for _ in range(rng.randint(2, 9))]
+        if rng.random() < pads:
+            ids[rng.randrange(1, len(ids))] = PAD
+        if rng.random() < 0.3:
+            ids = [i % PAD for i in ids]
+        made.append(torch.tensor([ids]))
+    return made
 
 
-def instance(rng: Random, n: int) -> Any:
-    """Words, kinds, and masks of both; nothing hides all of a row."""
-    far = torch.tensor([[rng.random() < 0.4 and i != j for j in range(n)] for i in range(n)])
-    far[:, 0] = False
-    padding = torch.tensor([i > 0 and rng.random() < 0.4 for i in range(n)])
-    count = rng.randint(2, 5)
-    return SimpleNamespace(
-        words=[rng.randrange(VOCAB) for _ in range(n)], kinds=[rng.randrange(5) for _ in range(count)], far=far,
-        padding=padding, hidden=torch.tensor([i > 0 and rng.random() < 0.4 for i in range(count)]),
-        scores=torch.tensor([[rng.gauss(0, 1) for _ in range(n)] for _ in range(n)]),
-        weights=torch.tensor([rng.gauss(0, 1) for _ in range(n)]),
-    )  # fmt: skip
-
-
-QUICK = ("module: float padding", "function: float", "written: added")
-
-
-@pytest.mark.parametrize("name", [pytest.param(m, marks=[] if m in QUICK else pytest.mark.slow) for m in MASKS])
-def test_masks_hide_what_they_hide_in_eager(name: str) -> None:
-    """In float64, numbers and gradients, of one word too; and types do not depend on sizes, nor on one that is the
-    width of rows."""
+@pytest.mark.parametrize("compiled_on", [0.0, 0.3, 1.0])
+def test_padding_is_seen_wherever_it_comes(compiled_on: float) -> None:
+    """Whatever share of the sentences that it was compiled on had some, outputs and gradients are eager's."""
     torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    try:
-        rng = Random(0)
-        model = Layers(MASKS[name]).eval()
-        net = bound(model, [instance(rng, n) for n in (5, HIDDEN, 2, 6)], cells="auto", rows=True)
-        assert not [t for t in net.plan.types if t.signature.startswith("torch.stack")] or name == "module: of heads"
-        for _ in range(2):
-            require_eager(net, model, [instance(rng, n) for n in (4, HIDDEN, 6, 1)], 1e-10)
-    finally:
-        torch.set_default_dtype(torch.float32)
+    model = Masked().eval()
+    net = edbc.compile(model, sentences(1, 24, compiled_on), force=True)
+    for seed, pads in enumerate((0.0, 0.5, 1.0, 0.0, 0.5)):
+        batch = sentences(10 + seed, 12, pads)
+        ours, theirs = net(batch), [model(ids) for ids in batch]
+        found = []
+        for results in (ours, theirs):
+            model.zero_grad()
+            sum((part**2).sum() for result in results for part in result).backward()  # type: ignore[union-attr]
+            found.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(*found, atol=1e-3, rtol=1e-4)
+
+
+def test_a_sentence_with_padding_is_not_that_of_one_without() -> None:
+    """Ids between which the padding's lies are asked one by one; where it is the lowest or below, bounds tell."""
+    model = Masked().eval()
+    net = edbc.compile(model, sentences(1, 24, 0.0), force=True)
+    without, padded = torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 2, PAD, 4]])
+    with torch.no_grad():
+        net([without] * 3)
+        ours = net([padded, without, padded])
+    torch.testing.assert_close(ours[0], model(padded))
+    torch.testing.assert_close(ours[1], model(without))
+    assert not torch.allclose(ours[0][1], ours[1][1])
+
+
+def masks() -> tuple[Any, Mask, Mask]:
+    """A recorder, a mask that is true everywhere, and a triangle."""
+    _, rec = recording_shadow(ModelView(nn.Linear(2, 2)), TypeTable())
+    rec.begin()
+    n = Size(rec, 4, (100, 1, 4))
+    return rec, Mask(rec, (1, 1, 1, n), (0, True, True), torch.bool), Mask(rec, (n, n), (0, 1.0, 0.0), torch.float32)
+
+
+def test_functions_of_masks_are_told_by_sizes() -> None:
+    """Views, comparisons and combinations; what is no mask any more is not told."""
+    rec, there, before = masks()
+    made = made_of_sizes(rec, torch.ones, (before.dims[0], before.dims[1]), {})
+    assert (made.told, made.dtype) == ((0, 1.0, 1.0), torch.float32)
+    lower = call_of_masks(rec, torch.tril, "tril", (made,), {})
+    assert lower.told == (0, 1.0, 0.0)
+    both = call_of_masks(
+        rec, torch.bitwise_and, "and", (there, call_of_masks(rec, torch.Tensor.bool, "bool", (lower,), {})), {}
+    )
+    assert both.told == (0, True, False)
+    assert [getattr(d, "value", d) for d in both.dims] == [1, 1, 4, 4]
+    none = call_of_masks(rec, torch.eq, "eq", (both, 0), {})
+    assert none.told == (0, False, True)
+    assert none.number is None
+
+
+def test_a_mask_that_changes_nothing_leaves_the_other() -> None:
+    """Filling nowhere, adding nothing; a mask that does change is no such."""
+    rec, there, _ = masks()
+    x = rec.constant(torch.randn(1, 2, 4, 4))
+    nowhere = call_of_masks(rec, torch.logical_not, "logical_not", (there,), {})
+    assert call_of_masks(rec, torch.masked_fill, "masked_fill", (x, nowhere, -1e9), {}) is x
+    ones = call_of_masks(rec, torch.Tensor.float, "float", (there,), {})
+    assert call_of_masks(rec, torch.mul, "mul", (x, ones), {}) is x
+    assert call_of_masks(rec, torch.sub, "sub", (x, call_of_masks(rec, torch.sub, "sub", (1.0, ones), {})), {}) is x
+
+
+def test_a_mask_is_no_value_of_its_own() -> None:
+    """Who asks for its bytes, or whether it is true, gives the attempt up."""
+    _, there, before = masks()
+    for ask in (lambda: there.materialise(), lambda: bool(before), lambda: before.numpy(), lambda: there.tensor_of({})):
+        with pytest.raises(CannotKeep):
+            ask()

@@ -57,7 +57,10 @@ from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
+from edbc.capture.ragged.value import Ragged
+from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.shown import Shown
+from edbc.capture.standins.standin import Lazy
 from edbc.capture.standins.unread import settle
 
 if TYPE_CHECKING:
@@ -218,7 +221,7 @@ class Forwards:
                     made = [self.function(self.shadow, of)]
                     settle(rec.unread, made)
                     shown.require_unchanged()
-                    return made.pop()
+                    return _returned(made.pop())
 
                 args, begin = (shown.of(instance), instance), rec.place()
                 result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
@@ -267,6 +270,17 @@ class Forwards:
         """The leaves of an instance, and their sizes."""
         group, place = self.of(number)
         return _at(group.leaves, place), _at(group.sizes, place)
+
+
+def _returned(item: Any) -> Any:
+    """What forward returned, with what leaves in the place of what stands for values by way of others."""
+    kind = type(item)
+    if issubclass(kind, tuple | list):
+        parts = [_returned(x) for x in item]
+        return parts if kind is list else rebuilt(item, parts)
+    if kind is dict:
+        return {key: _returned(x) for key, x in item.items()}
+    return item.returned() if issubclass(kind, Lazy) and kind is not Ragged else item
 
 
 class _Taken(NamedTuple):

@@ -1,7 +1,8 @@
 """Expressions that are attention, softmax(Q K^T * scale) V, as the one function that stores no scores.
 
-A mask that is a triangle of minus infinities above the diagonal makes it causal; with any other mask an expression
-stays as it was written.
+A mask that is a triangle of minus infinities above the diagonal makes it causal, and so does one of numbers so low
+(LOW) that nothing is left of their exponentials beside that of a score; with any other mask an expression stays as it
+was written.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from edbc.capture.record.table import Hole
 
 _WITH_NUMBERS = frozenset("eq ne lt le gt ge logical_not bitwise_not to bool float mul sub add rsub".split())
 """Functions of each element of a tensor and numbers."""
+LOW = -1e8
 ATTENTION = F.scaled_dot_product_attention
 
 
@@ -105,7 +107,7 @@ def _written(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[in
 def _unmasked(scores: Any) -> tuple[Any, bool]:
     """Scores without a causal mask, and whether they had one."""
     is_added = _is(scores, "add") and len(scores.args) == 2 and not scores.kwargs
-    is_filled = _is(scores, "masked_fill") and len(scores.args) == 3 and scores.args[2] == -math.inf
+    is_filled = _is(scores, "masked_fill", "masked_fill_") and len(scores.args) == 3 and scores.args[2] <= LOW
     causal = (is_added and _is_causal(scores.args[1], 0.0, -math.inf)) or (
         is_filled and _is_causal(scores.args[1], False, True)
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 
@@ -41,6 +41,7 @@ from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.standins.made import Description, Made
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import Lazy, Shared, Value, class_of, value_of
+from edbc.capture.standins.unread import Returned
 
 if TYPE_CHECKING:
     from edbc.capture.ragged.call import Call
@@ -90,6 +91,11 @@ class Leaves:
         ragged = self.rows[self.symbols.index(symbol)]
         return len(ragged.refs), ragged
 
+    def length_of(self, rec: Recorder, size: Size) -> Apply:
+        """A symbol's size as an expression, of leaves that say nothing else."""
+        described = Description(torch.zeros, torch.Size((size.value,)), (), torch.bool)
+        return Apply(length, "length", (Hole(self.add(rec.rows_described(described, size.like))), 0), {})
+
     def of_length(self, count: int) -> Apply | int:
         """A size of a constant as an expression: that of leaves that are so long, or the number itself."""
         if count == 1 or count not in self._lengths:  # a dimension of 1 is the same for all
@@ -103,6 +109,32 @@ class Leaves:
             torch.empty((*r.row.shape[: r.at], LENGTHS[which][s], *r.row.shape[r.at :]), dtype=r.dtype, device="meta")
             for r, s in zip(self.rows, self.symbols, strict=True)
         ]
+
+
+class Evaluated(Returned):
+    """A value of two ragged dimensions, computed of the rows of its leaves when these leave. Of each expression there
+    is a class."""
+
+    root: ClassVar[Any]
+    places: ClassVar[tuple[int, ...]]
+
+    def read(self) -> torch.Tensor:
+        """See Returned."""
+        leaves = [rows.movedim(0, place) for rows, place in zip(self, self.places, strict=True)]
+        found: torch.Tensor = evaluated(self.root, leaves)
+        return found
+
+
+_EVALUATED: dict[Any, type[Evaluated]] = {}
+
+
+def _evaluated_by(root: Any, places: tuple[int, ...]) -> type[Evaluated]:
+    key = repr(root), functions_of(root), places
+    known = _EVALUATED.get(key)
+    if known is None:
+        told = {"root": root, "places": places, "__qualname__": f"Evaluated[{key[0]}; along {places}]"}
+        known = _EVALUATED[key] = type("Evaluated", (Evaluated,), told)
+    return known
 
 
 class Pairs(Lazy):
@@ -144,6 +176,14 @@ class Pairs(Lazy):
         sizes = [-1 - d if d < 0 else self.leaves.length(d)[0] for d in self.dims]
         return torch.empty(sizes, dtype=self.dtype_, device="meta")
 
+    def returned(self) -> Evaluated:
+        """What computes it of its rows, which leave in its place."""
+        root = _of_others(self.root, self.leaves)
+        used = sorted(_holes(root))
+        numbers = [used.index(i) if i in used else -1 for i in range(len(self.leaves.rows))]
+        kind = _evaluated_by(renumbered(root, numbers), tuple(self.leaves.rows[i].at for i in used))
+        return kind([self.leaves.rows[i].like_at(0) for i in used])
+
     def make(self) -> Value:
         """The value as a node, by nodes of a type per size."""
         rec = self.rec
@@ -177,10 +217,8 @@ def cut(rec: Recorder, table: Shared, index: tuple[Any, ...]) -> Pairs | None:
         rec.within.append((size.like, 0, most))
         if size.value > most:
             raise CannotKeep
-        described = Description(torch.zeros, torch.Size((size.value,)), (), torch.bool)
-        number = leaves.add(rec.rows_described(described, size.like))
-        lengths.append(Apply(length, "length", (Hole(number), 0), {}))
-    root = _of_triangle(lengths, told, buffer)
+        lengths.append(leaves.length_of(rec, size))
+    root = of_triangle(lengths, told, buffer)
     dims = *[-2] * len(others), *[leaves.symbols[size.args[0].index] for size in lengths]
     return Pairs(rec, root, leaves, dims, buffer.dtype)
 
@@ -191,7 +229,7 @@ def _is_first(which: Any) -> bool:
     return is_of_size and which.start in (None, 0) and which.step in (None, 1)
 
 
-def _of_triangle(sizes: Sequence[Any], told: tuple[int, Any, Any], like: torch.Tensor) -> Apply:
+def of_triangle(sizes: Sequence[Any], told: tuple[int, Any, Any], like: torch.Tensor) -> Apply:
     """A triangle in a tensor of so many dimensions, all but the last two of size 1."""
     made = Apply(triangle, "triangle", (Hole(0), *sizes[-2:], *told, like.dtype), {})
     return (
@@ -243,7 +281,8 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         item = item.real()
     if type(item) is torch.Tensor:
         return _constant(item, leaves)
-    if type(item) is Shared and any(type(leaves.of_length(size)) is Apply for size in item.shape):
+    is_long = type(item) is Shared and any(type(leaves.of_length(size)) is Apply for size in item.shape)
+    if is_long or (type(item) is Shared and tuple(item.shape) in ((), (1,))):
         buffer = leaves.rec.tracer.relied_on(item.ref)
         if buffer is not None:
             return _constant(buffer, leaves)
@@ -263,7 +302,7 @@ def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
     """A tensor of the instance's, or one that forward has made."""
     if tensor.requires_grad or tensor.layout is not torch.strided or not leaves.rows:
         raise Unfit
-    if tensor.ndim == 0:
+    if tensor.ndim == 0 or (tensor.shape == (1,) and tensor.dtype is torch.float32):
         number = tensor.item()
         leaves.rec.contents += 1
         return number if tensor.dtype in (torch.float32, torch.int64, torch.bool) else _unfit()
@@ -277,7 +316,7 @@ def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
     shape = triangle_of(tensor) if ragged else None
     if shape is not None and all(tensor.shape[d] == 1 for d in range(tensor.ndim - 2)):
         leaves.rec.contents += 1
-        return _of_triangle(sizes, shape, tensor)
+        return of_triangle(sizes, shape, tensor)
     leaves.rec.counted = True
     number = leaves.add(rows_of(leaves.rec, packed(tensor), 0), True)
     return Apply(unpacked, "unpacked", (Hole(number), *sizes), {})

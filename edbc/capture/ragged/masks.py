@@ -1,0 +1,152 @@
+"""Functions of masks (`ragged.symbols`): what code computes of tensors whose elements are told by sizes alone.
+
+`(ids != pad)` of a sentence without padding is true everywhere, `torch.ones(n, n).tril()` is a triangle. Code that was
+written for padded batches makes such tensors, views and combines them, and fills scores where they say so.
+
+Definitions.
+
+(1) A function of masks, sizes and numbers is *told* where it gives a mask at two choices of lengths, of the same
+    numbers, whose dimensions are the same symbols. So no function need be known by its name.
+(2) A mask that changes nothing leaves another tensor as it is: filling nowhere, adding 0, multiplying by 1.
+(3) Any other function takes a mask as what it is: equal rows where it has one symbol, a triangle in an expression of
+    runs (`ragged.whole`) where it has two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.capture.ragged.program import CannotKeep, Triple
+from edbc.capture.ragged.rows import rows_described
+from edbc.capture.ragged.symbols import Mask, Size
+from edbc.capture.ragged.whole.runs import LENGTHS, Leaves, Pairs, of_triangle, triangle_of
+from edbc.capture.semantics.randomness import Dispatched
+from edbc.capture.semantics.shapes import flat
+from edbc.capture.standins.made import Description
+from edbc.capture.standins.nests import mapped
+from edbc.capture.standins.standin import Symbol
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+
+_KEEPS_BY = {"add": 0, "sub": 0, "radd": 0, "iadd": 0, "isub": 0, "mul": 1, "imul": 1, "rmul": 1, "multiply": 1}
+"""The number of a mask that leaves the other argument as it is, by the function."""
+
+
+def has_mask(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether some argument is a mask."""
+    return any(type(x) is Mask or (type(x) in (list, tuple) and has_mask(x, {})) for x in (*args, *kwargs.values()))
+
+
+def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[Any, ...],
+                  kwargs: dict[str, Any]) -> Any:  # fmt: skip
+    """A torch function with masks among its arguments."""
+    others = [x for x in flat(args, kwargs) if isinstance(x, Symbol | torch.Tensor) and type(x) is not Mask]
+    if not others:
+        found = _told(rec, func, args, kwargs)
+        if found is not None:
+            return found
+    elif len(others) == 1:
+        kept = _kept(name, args, kwargs)
+        if kept is not None:
+            return kept
+    as_it_is = partial(_as_it_is, rec)
+    return rec.function(func, mapped(as_it_is, args), mapped(as_it_is, kwargs))
+
+
+def made_of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`torch.ones(n, n)` and its like of several symbols; None for others."""
+    sizes = args[0] if args and isinstance(args[0], tuple | list) else args
+    several = sum(type(size) is Size for size in sizes) > 1
+    return _told(rec, func, args, kwargs) if several else None
+
+
+def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mask | None:
+    """Definition (1)."""
+    likes = dict.fromkeys(_symbols((*args, *kwargs.values())))
+    if len(likes) > len(LENGTHS[0]):
+        return None
+    sizes = {like: Size(rec, value, like) for like, value in likes}
+    made = []
+    for lengths in LENGTHS:
+        given = partial(_given, dict(zip(sizes, lengths, strict=False)))
+        with Dispatched() as dispatched:
+            try:
+                made.append(func(*mapped(given, args), **mapped(given, kwargs)))
+            except Exception:  # whatever it is, the call itself will say so
+                return None
+        if dispatched.draws:
+            return None
+    one, other = made
+    if not all(type(x) is torch.Tensor and x.numel() for x in made) or one.dtype is not other.dtype:
+        return None
+    told = _numbers(one)
+    if told is None or told != _numbers(other) or one.ndim != other.ndim:
+        return None
+    by_lengths = dict(zip(zip(*LENGTHS, strict=True), sizes.values(), strict=False))
+    dims = [a if a == b else by_lengths.get((a, b)) for a, b in zip(one.shape, other.shape, strict=True)]
+    return None if any(size is None for size in dims) else Mask(rec, dims, told, one.dtype)
+
+
+def _symbols(items: Iterable[Any]) -> Iterable[tuple[Triple, int]]:
+    for item in items:
+        if type(item) is Size:
+            yield item.like, item.value
+        elif type(item) is Mask:
+            yield from _symbols(item.dims)
+        elif type(item) in (list, tuple):
+            yield from _symbols(item)
+
+
+def _given(lengths: dict[Triple, int], item: Any) -> Any:
+    if type(item) is Mask:
+        return item.tensor_of(lengths)
+    return lengths[item.like] if type(item) is Size else item
+
+
+def _numbers(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
+    """What a mask is told by; None of any other tensor."""
+    first = tensor.reshape(-1)[0]
+    if bool((tensor == first).all()):
+        return 0, first.item(), first.item()
+    is_matrix = tensor.ndim > 1 and tensor.numel() == tensor.shape[-1] * tensor.shape[-2]
+    return triangle_of(tensor) if is_matrix else None
+
+
+def _kept(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Definition (2): the argument that stays as it is, None for none."""
+    number = next((x.number for x in args if type(x) is Mask), None)
+    if number is None or kwargs or len(args) < 2:
+        return None
+    if name in ("masked_fill", "masked_fill_") and type(args[1]) is Mask and not number:
+        return args[0]
+    if name in _KEEPS_BY and number == _KEEPS_BY[name] and len(args) == 2:
+        mask, other = args if type(args[0]) is Mask else args[::-1]
+        is_left = type(args[0]) is Mask
+        fits = other.dtype.is_floating_point and mask.ndim <= other.ndim and mask.dtype in (other.dtype, torch.bool)
+        return other if fits and not (is_left and name in ("sub", "isub")) else None
+    return None
+
+
+def _as_it_is(rec: Recorder, item: Any) -> Any:
+    """Definition (3)."""
+    if type(item) is not Mask:
+        return item
+    symbols = [place for place, size in enumerate(item.dims) if type(size) is Size]
+    shape = torch.Size([size.value if type(size) is Size else size for size in item.dims])
+    if not symbols:
+        return rec.constant(item.tensor_of({}))
+    if len(symbols) == 1 and item.number is not None:
+        described = Description(torch.full, shape, (item.number,), item.dtype)
+        return rows_described(rec, described, item.dims[symbols[0]].like, symbols[0])
+    if symbols != [item.ndim - 2, item.ndim - 1] or any(size != 1 for size in shape[:-2]):
+        raise CannotKeep
+    leaves = Leaves(rec)
+    lengths = [leaves.length_of(rec, item.dims[place]) for place in symbols]
+    root = of_triangle(lengths, item.told, torch.empty([1] * item.ndim, dtype=item.dtype))
+    dims = *[-2] * (item.ndim - 2), *[leaves.symbols[size.args[0].index] for size in lengths]
+    return Pairs(rec, root, leaves, dims, item.dtype)
