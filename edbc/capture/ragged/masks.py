@@ -14,6 +14,7 @@ Definitions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,11 @@ _KEEPS_BY = {"add": 0, "sub": 0, "radd": 0, "iadd": 0, "isub": 0, "mul": 1, "imu
 """The number of a mask that leaves the other argument as it is, by the function."""
 
 
+_MASKED = {"multi_head_attention_forward": ("attn_mask", "key_padding_mask")}
+"""Functions that take masks as what is added to scores, by the keywords for these; of booleans, true is what is left
+out."""
+
+
 def has_mask(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
     """Whether some argument is a mask."""
     return any(type(x) is Mask or (type(x) in (list, tuple) and has_mask(x, {})) for x in (*args, *kwargs.values()))
@@ -54,6 +60,8 @@ def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tupl
         kept = _kept(name, args, kwargs)
         if kept is not None:
             return kept
+    if name in _MASKED:
+        kwargs = {key: _added(rec, x) if key in _MASKED[name] else x for key, x in kwargs.items()}
     as_it_is = partial(_as_it_is, rec)
     return rec.function(func, mapped(as_it_is, args), mapped(as_it_is, kwargs))
 
@@ -65,8 +73,8 @@ def made_of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...]
     return _told(rec, func, args, kwargs) if several else None
 
 
-def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mask | None:
-    """Definition (1)."""
+def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mask | bool | None:
+    """Definition (1), or an answer that is the same at both (`torch.is_floating_point`)."""
     likes = dict.fromkeys(_symbols((*args, *kwargs.values())))
     if len(likes) > len(LENGTHS[0]):
         return None
@@ -82,6 +90,8 @@ def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs
         if dispatched.draws:
             return None
     one, other = made
+    if type(one) is type(other) is bool and one is other:
+        return one
     if not all(type(x) is torch.Tensor and x.numel() for x in made) or one.dtype is not other.dtype:
         return None
     told = _numbers(one)
@@ -130,6 +140,17 @@ def _kept(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         fits = other.dtype.is_floating_point and mask.ndim <= other.ndim and mask.dtype in (other.dtype, torch.bool)
         return other if fits and not (is_left and name in ("sub", "isub")) else None
     return None
+
+
+def _added(rec: Recorder, mask: Any) -> Any:
+    """A mask of `multi_head_attention_forward` as what is added to scores; None where that is nothing."""
+    if type(mask) is Mask and mask.dtype is torch.bool:
+        mask = _told(rec, _lowest, (mask,), {}) or mask
+    return None if type(mask) is Mask and mask.number == 0 else mask
+
+
+def _lowest(mask: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(mask.shape).masked_fill(mask, -math.inf)
 
 
 def _as_it_is(rec: Recorder, item: Any) -> Any:

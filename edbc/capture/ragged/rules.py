@@ -327,7 +327,7 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     is_whole = takes_whole(args, kwargs)
     if not count and not is_whole:
         return NotImplemented
-    rule = None if is_whole else rule_of(name)
+    rule = None if is_whole and name != "multi_head_attention_forward" else rule_of(name)  # whose mask may be whole
     call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
     result = NotImplemented if rule is None else rule(call)
     if result is NotImplemented and not rules.looks_at_values(func, name):
