@@ -46,6 +46,7 @@ import torch
 from edbc.capture.forward.carried import Carried, copy_to_host
 from edbc.capture.forward.cutting import Cutting, RunSegment
 from edbc.capture.forward.states import Own, OwnAttributes
+from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by, watcher_of_thread
 from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
@@ -155,6 +156,8 @@ def until_first_read(recorder: Recorder, run: Callable[[], T]) -> T:
 
     def first_read(symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> NoReturn:
         nonlocal caught
+        if recorder.keeping:  # what runs for all instances cannot; as it is written it may do without
+            raise CannotKeep
         recorder.reads = True
         caught += 1
         if caught > MOST_CANCELLED and getcurrent() is attempt:

@@ -56,6 +56,9 @@ def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tupl
         found = _told(rec, func, args, kwargs)
         if found is not None:
             return found
+    elif not any(isinstance(x, Symbol) for x in others):  # tensors that are as long as this instance
+        rec.asked_size = True
+        return func(*mapped(_as_long_as_now, args), **mapped(_as_long_as_now, kwargs))
     elif len(others) == 1:
         kept = _kept(name, args, kwargs)
         if kept is not None:
@@ -116,6 +119,12 @@ def _given(lengths: dict[Triple, int], item: Any) -> Any:
     if type(item) is Mask:
         return item.tensor_of(lengths)
     return lengths[item.like] if type(item) is Size else item
+
+
+def _as_long_as_now(item: Any) -> Any:
+    if type(item) is not Mask:
+        return item
+    return item.tensor_of({size.like: size.value for size in item.dims if type(size) is Size})
 
 
 def _numbers(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:

@@ -123,3 +123,56 @@ def test_a_mask_is_no_value_of_its_own() -> None:
     for ask in (lambda: there.materialise(), lambda: bool(before), lambda: before.numpy(), lambda: there.tensor_of({})):
         with pytest.raises(CannotKeep):
             ask()
+
+
+class Encoded(nn.Module):
+    """torch's own encoder, with masks as people give them."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(SIZE, 2, 2 * SIZE, dropout=0.0, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.words, self.how = nn.Embedding(WORDS, SIZE), how
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x, count = self.words(ids), ids.size(1)
+        if self.how == "padding":
+            return self.encoder(x, src_key_padding_mask=ids == PAD)
+        later = torch.triu(torch.full((count, count), float("-inf")), diagonal=1)
+        if self.how == "later":
+            return self.encoder(x, mask=later)
+        return self.encoder(x, mask=later, is_causal=True)
+
+
+@pytest.mark.parametrize("how", ["padding", "later", "causal"])
+def test_encoders_of_torch_take_masks(how: str) -> None:
+    """Outputs are eager's, with padding and without, and attention is one type, whatever the size."""
+    torch.manual_seed(0)
+    model = Encoded(how).eval()
+    net = edbc.compile(model, sentences(1, 24, 0.0), force=True)
+    for pads in (0.0, 0.4):
+        batch = [ids for ids in sentences(2, 16, pads) if (ids != PAD).any()]
+        with torch.no_grad():
+            for ours, ids in zip(net(batch), batch, strict=True):
+                torch.testing.assert_close(ours, model(ids), atol=1e-5, rtol=1e-4)
+    assert [of.name for of in net.plan.types if "attention" in of.signature] == ["attention"]
+
+
+def test_a_read_in_code_that_is_kept_gives_the_attempt_up() -> None:
+    """It runs as it is written, and may do without: what reads for its own sake suspends instances."""
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(WORDS, SIZE)
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.words(ids)
+            return x * 2 if bool((x.sum(1) > 0).any()) else -x
+
+    torch.manual_seed(0)
+    model = Asks().eval()
+    net = edbc.compile(model, sentences(1, 24, 0.0), force=True)
+    with torch.no_grad():
+        for ours, ids in zip(net(sentences(3, 8, 0.3)), sentences(3, 8, 0.3), strict=True):
+            torch.testing.assert_close(ours, model(ids))
