@@ -7,7 +7,7 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -338,3 +338,39 @@ def test_kernels_run_where_none_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.warns(NotNative, match="NUMBA_CACHE_DIR"):
         made = kernelcache.njit(cache=True)(lambda x: x + 1)
     assert made(1) == 2
+
+
+class Holding(nn.Module):
+    """Tensors in a dict and a list; what it remembers is its own affair."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scales, self.shifts = nn.Linear(4, 4), {"a": torch.ones(4)}, [torch.zeros(4)]
+        self.seen: dict[str, torch.Tensor] = {"last": torch.zeros(4)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x) * self.scales["a"] + self.shifts[0]
+        self.seen["last"] = h
+        return h
+
+
+def _change_in_place(model: Holding) -> None:
+    model.scales["a"].mul_(3)
+
+
+def _replace(model: Holding) -> None:
+    model.shifts[0] = torch.ones(4)
+
+
+@pytest.mark.parametrize("change", [_change_in_place, _replace])
+def test_tensors_that_change_in_what_a_model_holds_are_seen(change: Callable[[Holding], None]) -> None:
+    """Recording has copies of lists and dicts, and would go on with the numbers of before; what forward itself writes
+    there, as eager's does, is no such change."""
+    model, instances = Holding().eval(), [torch.randn(4) for _ in range(4)]
+    net = edbc.compile(model, instances, force=True)
+    with torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(net(instances), [model(x) for x in instances])
+        change(model)
+        with pytest.raises(StaleError, match="of the model changed after it was bound; bind the model again"):
+            net(instances)

@@ -19,7 +19,7 @@ import functools
 import inspect
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -30,8 +30,9 @@ from torch import nn
 
 from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
+from edbc.capture.code.assigned import ANY, ITEMS
 from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
-from edbc.capture.code.closed import Closed, methods_of, names_of_cells
+from edbc.capture.code.closed import MOST_ITEMS, Closed, methods_of, names_of_cells
 from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse_hooks, refuse_hooks_of_all
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
@@ -46,7 +47,7 @@ from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
 from edbc.capture.record.lookup import looked_up, looks_up_numbers
-from edbc.capture.record.recorder import Recorder
+from edbc.capture.record.recorder import Recorder, version_of
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.special import embedded
 from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs
@@ -167,15 +168,16 @@ class ModelView(CellTracer):
         """Shadows of modules whose methods are closed, so that no trace leaves anything on them."""
         self._modules = list(model.named_modules())
         self._paths = {id(module): path for path, module in self._modules}
-        self._state = [_state(module) for _, module in self._modules]
-        self._glance = _Glance([module for _, module in self._modules])
+        self.regions = Regions(model, Closed(model)) if code is None else code
+        """What is known of the code, which another view of the same model may have read."""
+        self._changing = self._names_that_change()
+        self._state = [_state(module, self._changing) for _, module in self._modules]
+        self._glance = _Glance([module for _, module in self._modules], self._changing)
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
         self._assigned: set[tuple[str, str]] = set()
         self.written: set[tuple[str, str]] = set()
         """Paths of modules, and names of all their attributes that forward has assigned to on shadows."""
-        self.regions = Regions(model, Closed(model)) if code is None else code
-        """What is known of the code, which another view of the same model may have read."""
         self._promised = names_of_cells(model)
         self.given_up: dict[str, str] = {}
         """Of automatic cells that are none any more, what has come to mean something else."""
@@ -193,6 +195,13 @@ class ModelView(CellTracer):
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
+
+    def _names_that_change(self) -> frozenset[str]:
+        """Of attributes in whose lists and dicts tensors stand, those that code which forward may reach changes."""
+        pairs = ((name, value) for _, module in self._modules for name, value in module.__dict__.items())
+        holders = {name for name, value in pairs if name[:1] != "_" and _tensors_in(name, value, ())}
+        assigned = self.closed.assigned if holders else frozenset()
+        return frozenset(name for name in holders if ANY in assigned or not assigned.isdisjoint((name, ITEMS + name)))
 
     @property
     def closed(self) -> Closed:
@@ -294,7 +303,8 @@ class ModelView(CellTracer):
 
         Values of parameters may change, and tensors be replaced by others of their class, tied ones at all places;
         attributes that forward itself assigns may (eager execution does so on the model). What happens inside an
-        attribute (items of a list) is not seen. Names that marked cells read are what they were too.
+        attribute is seen of tensors in a list, tuple or dict that no code which forward may reach changes: the shadow
+        has copies. Names that marked cells read are what they were too.
         """
         refuse_hooks_of_all()
         if not self._promised.still_hold():
@@ -312,7 +322,7 @@ class ModelView(CellTracer):
         if self._glance.still_holds():
             return
         for (path, module), before in zip(self._modules, self._state, strict=True):
-            now = _state(module)
+            now = _state(module, self._changing)
             for changed in before:
                 if now.get(changed) == before[changed] or (path, changed) in self._assigned:
                     continue
@@ -320,7 +330,7 @@ class ModelView(CellTracer):
                     f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
                     "bind the model again"
                 )
-        self._glance = _Glance([module for _, module in self._modules])
+        self._glance = _Glance([module for _, module in self._modules], self._changing)
 
     @property
     def assigned(self) -> list[str]:
@@ -625,14 +635,16 @@ class _Spare(NamedTuple):
 _PLAIN = (int, float, str, bool, type(None))
 
 
-def _state(module: nn.Module) -> dict[str, Any]:
-    """What must stay as it is for a shadow to stand for a module."""
+def _state(module: nn.Module, changing: Collection[str]) -> dict[str, Any]:
+    """What must stay as it is for a shadow to stand for a module; inside attributes of the names that are `changing`
+    tensors may be others."""
     state: dict[str, Any] = {"__class__": type(module), "(number of hooks)": num_hooks(module)}
     for name, value in module.__dict__.items():
         if isinstance(value, torch.Tensor):
             state[name] = (value.shape, value.dtype)
         elif not name.startswith("_"):
-            state[name] = value if isinstance(value, _PLAIN) else id(value)
+            held = [(id(x), version_of(x)) for x in _tensors_in(name, value, changing)]
+            state[name] = value if isinstance(value, _PLAIN) else (id(value), *held)
     for name, tensor in (*module._parameters.items(), *module._buffers.items()):
         state[name] = None if tensor is None else (tensor.shape, tensor.dtype)
     for name, child in module._modules.items():
@@ -640,13 +652,20 @@ def _state(module: nn.Module) -> dict[str, Any]:
     return state
 
 
+def _tensors_in(name: str, value: Any, changing: Collection[str]) -> list[torch.Tensor]:
+    """The tensors that stand in a list, tuple or dict, unless code changes what is in it."""
+    if type(value) not in (dict, list, tuple) or not 0 < len(value) <= MOST_ITEMS or name in changing:
+        return []
+    return [x for x in (value.values() if type(value) is dict else value) if isinstance(x, torch.Tensor)]
+
+
 class _Glance:
     """What modules refer to: whether all of it is still there is told in a fraction of the time of `_state`, which then
     need not be asked. Holds what it compares, so that nothing new can stand at an old address. No Python runs per
     module."""
 
-    def __init__(self, modules: Sequence[nn.Module]):
-        self._modules = modules
+    def __init__(self, modules: Sequence[nn.Module], changing: Collection[str]):
+        self._modules, self._changing = modules, changing
         self._kinds = list(map(type, modules))
         referred = [d.values() for m in modules for d in (m.__dict__, m._parameters, m._buffers, m._modules)]
         self._referred = list(filter(len, referred))
@@ -658,6 +677,21 @@ class _Glance:
         self._hooks = [hooks for module in modules for hooks in hooks_of(module)]
         self._hook_counts = list(map(len, self._hooks))
         self._has_hooks = any(self._hooks)
+        named = [(name, value) for module in modules for name, value in module.__dict__.items()]
+        self._holders = [
+            (name, value) for name, value in named if name[:1] != "_" and _tensors_in(name, value, changing)
+        ]
+        self._held = self._in_holders()
+        self._versions = list(map(version_of, self._held))
+
+    def _in_holders(self) -> list[torch.Tensor]:
+        return [x for name, value in self._holders for x in _tensors_in(name, value, self._changing)]
+
+    def _holds_same(self) -> bool:
+        """True when lists and dicts hold the very same tensors, none of which has changed in place."""
+        now = self._in_holders()
+        is_same = len(now) == len(self._held) and all(map(operator.is_, now, self._held))
+        return is_same and list(map(version_of, now)) == self._versions
 
     def still_holds(self) -> bool:
         """True when the modules refer to the very same objects; then their `_state` is what it was."""
@@ -668,6 +702,7 @@ class _Glance:
             and list(map(_SHAPE, self._tensors)) == self._shapes
             and list(map(_DTYPE, self._tensors)) == self._dtypes
             and (list(map(len, self._hooks)) == self._hook_counts if self._has_hooks else not any(self._hooks))
+            and (not self._holders or self._holds_same())
         )
 
 

@@ -150,7 +150,7 @@ class OfStacks(NamedTuple):
     entry: Entry
 
 
-def _version_of(tensor: torch.Tensor) -> int:
+def version_of(tensor: torch.Tensor) -> int:
     """How often a tensor has changed; inference tensors do not tell."""
     try:
         return tensor._version
@@ -641,7 +641,7 @@ class Recorder:
             stand_in = self.books.stand_in(tensor)
             if stand_in is not tensor:
                 return stand_in
-        version = _version_of(tensor)
+        version = version_of(tensor)
         known: Any = self._constant_of_id.get(id(tensor))
         if known is not None and known[1] == version:
             return known[2]
@@ -961,7 +961,7 @@ class Recorder:
 
     def numbers_of(self, tensor: torch.Tensor) -> Numbers:
         """The indices in a tensor of one dimension, once per mini-batch."""
-        version = _version_of(tensor)
+        version = version_of(tensor)
         known = self._numbers.get(id(tensor))
         if known is not None and known[1] == version:
             return known[2]
