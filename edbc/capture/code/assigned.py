@@ -62,12 +62,21 @@ class _Unit(NamedTuple):
 
 def assigned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """What reached units of these files assign; ANY among it where one assigns by names that are made."""
-    modules = list(modules)
+    found = _reached_in(list(modules))
+    return frozenset({ANY}) if found is None else frozenset[str]().union(*(unit.assigned for unit in found))
+
+
+def mentioned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
+    """The names that reached units of these files mention; none where their text is not to be had."""
+    return frozenset[str]().union(*(unit.mentions for unit in _reached_in(list(modules)) or ()))
+
+
+def _reached_in(modules: Sequence[ModuleType]) -> list[_Unit] | None:
+    """The reached units of files; None where the text of one is not to be had."""
     units = [unit for module in modules for text in _texts_of(module) for unit in _units(text)]
     if not all(map(_has_text, modules)):
-        return frozenset({ANY})
-    found = _reached(units, frozenset().union(*map(_of_libraries, modules)))
-    return frozenset[str]().union(*(unit.assigned for unit in found))
+        return None
+    return _reached(units, frozenset().union(*map(_of_libraries, modules)))
 
 
 def _has_text(module: ModuleType) -> bool:

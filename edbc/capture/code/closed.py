@@ -58,7 +58,7 @@ import torch
 from torch import nn
 
 from edbc.base.notebook import shown_name
-from edbc.capture.code.assigned import ANY, CHANGING, GLOBAL, ITEMS, assigned_in, is_prompt
+from edbc.capture.code.assigned import ANY, CHANGING, GLOBAL, ITEMS, assigned_in, is_prompt, mentioned_in
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rewrite import LookUp, LookUps, enclosing_of, standing
@@ -147,15 +147,24 @@ class Closed:
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
-        """Names of the attributes that code which forward may reach, in the files of the model's classes and in what
-        these import of the user's, assigns (`code.assigned`)."""
+        """Names of the attributes that code which forward may reach assigns (`code.assigned`)."""
+        return assigned_in(self._files)
+
+    @functools.cached_property
+    def mentioned(self) -> frozenset[str]:
+        """All names that such code mentions."""
+        return mentioned_in(self._files)
+
+    @functools.cached_property
+    def _files(self) -> frozenset[ModuleType]:
+        """The files of the model's classes, and what these import of the user's."""
         found: set[ModuleType] = set()
         kinds = {kind.__module__ for module in self.model.modules() for kind in type(module).__mro__}
         new = {module for module in map(sys.modules.get, kinds) if _is_users(module)}
         while new:
             found |= new
             new = {module for file in new for module in _imported(file)} - found
-        return assigned_in(found)
+        return frozenset(found)
 
     @functools.cached_property
     def _methods(self) -> dict[str, list[nn.Module]]:

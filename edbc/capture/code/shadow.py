@@ -197,11 +197,14 @@ class ModelView(CellTracer):
         """Modules of a bound model stay; what they hold may change."""
 
     def _names_that_change(self) -> frozenset[str]:
-        """Of attributes in whose lists and dicts tensors stand, those that code which forward may reach changes."""
+        """Of attributes in whose lists and dicts tensors stand, those that code which forward may reach changes, or
+        that it never mentions."""
         pairs = ((name, value) for _, module in self._modules for name, value in module.__dict__.items())
         holders = {name for name, value in pairs if name[:1] != "_" and _tensors_in(name, value, ())}
-        assigned = self.closed.assigned if holders else frozenset()
-        return frozenset(name for name in holders if ANY in assigned or not assigned.isdisjoint((name, ITEMS + name)))
+        if not holders or ANY in self.closed.assigned:
+            return frozenset(holders)
+        changing = {name for name in holders if not self.closed.assigned.isdisjoint((name, ITEMS + name))}
+        return frozenset(changing | (holders - self.closed.mentioned))
 
     @property
     def closed(self) -> Closed:
