@@ -762,6 +762,7 @@ def is_in_place(name: str) -> bool:
 
 
 _OF_NUMPY = frozenset("arange array asarray empty eye full linspace ones prod tril triu zeros".split())
+"""Functions of NumPy, beside those of each element, that are told by what they are given."""
 
 
 def only_computes(found: Any) -> bool:

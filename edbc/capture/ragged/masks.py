@@ -138,17 +138,27 @@ def _numbers(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
 
 def _kept(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Definition (2): the argument that stays as it is, None for none."""
-    number = next((x.number for x in args if type(x) is Mask), None)
-    if number is None or kwargs or len(args) < 2:
+    if kwargs or len(args) < 2:
         return None
-    if name in ("masked_fill", "masked_fill_") and type(args[1]) is Mask and not number:
-        return args[0]
-    if name in _KEEPS_BY and number == _KEEPS_BY[name] and len(args) == 2:
-        mask, other = args if type(args[0]) is Mask else args[::-1]
-        is_left = type(args[0]) is Mask
-        fits = other.dtype.is_floating_point and mask.ndim <= other.ndim and mask.dtype in (other.dtype, torch.bool)
-        return other if fits and not (is_left and name in ("sub", "isub")) else None
-    return None
+    is_left = type(args[0]) is Mask
+    mask, other = (args[0], args[1]) if is_left else (args[1], args[0])
+    if type(mask) is not Mask or mask.number is None or not _is_as_large(other, mask):
+        return None
+    if name in ("masked_fill", "masked_fill_"):
+        return None if is_left or mask.number else other
+    is_same = other.dtype.is_floating_point and (mask.dtype is other.dtype or mask.dtype is torch.bool)
+    is_difference = name in ("sub", "isub")
+    fits = is_same and len(args) == 2 and not (is_difference and (is_left or mask.dtype is torch.bool))
+    return other if fits and mask.number == _KEEPS_BY.get(name) else None
+
+
+def _is_as_large(other: Any, mask: Mask) -> bool:
+    """Whether a tensor has every dimension of a mask already, so that none is broadcast."""
+    if not isinstance(other, Symbol) or other.ndim < mask.ndim:
+        return False
+    own = other.shape[other.ndim - mask.ndim :]
+    pairs = zip(own, mask.dims, strict=True)
+    return all(type(a) is Size if type(b) is Size else b == 1 or (type(a) is int and a == b) for a, b in pairs)
 
 
 def _added(rec: Recorder, mask: Any) -> Any:

@@ -107,14 +107,39 @@ def test_functions_of_masks_are_told_by_sizes() -> None:
 
 
 def test_a_mask_that_changes_nothing_leaves_the_other() -> None:
-    """Filling nowhere, adding nothing; a mask that does change is no such."""
-    rec, there, _ = masks()
-    x = rec.constant(torch.randn(1, 2, 4, 4))
+    """Filling nowhere, adding nothing, multiplying by one; not what the mask would make larger."""
+    rec, _, _ = masks()
+    x, there = rec.constant(torch.randn(1, 2, 4, 4)), Mask(rec, (1, 1, 1, 4), (0, True, True), torch.bool)
     nowhere = call_of_masks(rec, torch.logical_not, "logical_not", (there,), {})
     assert call_of_masks(rec, torch.masked_fill, "masked_fill", (x, nowhere, -1e9), {}) is x
     ones = call_of_masks(rec, torch.Tensor.float, "float", (there,), {})
     assert call_of_masks(rec, torch.mul, "mul", (x, ones), {}) is x
     assert call_of_masks(rec, torch.sub, "sub", (x, call_of_masks(rec, torch.sub, "sub", (1.0, ones), {})), {}) is x
+    small = rec.constant(torch.randn(1, 2, 4, 1))
+    assert tuple(call_of_masks(rec, torch.mul, "mul", (small, ones), {}).shape) == (1, 2, 4, 4)
+
+
+class Spread(nn.Module):
+    """One state for all words, by way of a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = nn.Embedding(WORDS, 4 * SIZE), nn.Linear(4 * SIZE, 4 * SIZE)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids)
+        state = torch.tanh(self.layer(x)).mean(1, keepdim=True)
+        return torch.tanh(self.layer(state * (ids != WORDS).unsqueeze(-1).float())).sum(1) + x.sum(1)
+
+
+def test_what_a_mask_spreads_is_as_large_as_the_mask() -> None:
+    """A state of one row times ones for each word is a row for each word."""
+    torch.manual_seed(0)
+    model = Spread().eval()
+    net = edbc.compile(model, sentences(1, 24, 0.0), force=True)
+    batch = sentences(2, 8, 0.0)
+    with torch.no_grad():
+        torch.testing.assert_close(net(batch), [model(ids) for ids in batch], atol=1e-5, rtol=1e-4)
 
 
 def test_a_mask_is_no_value_of_its_own() -> None:
@@ -158,23 +183,3 @@ def test_encoders_of_torch_take_masks(how: str) -> None:
                 torch.testing.assert_close(ours, model(ids), atol=1e-5, rtol=1e-4)
     found = {of.name for of in net.plan.types if "attention" in of.signature}
     assert found == ({"attention", "scaled_dot_product_attention"} if how == "padding" else {"attention"})
-
-
-def test_a_read_in_code_that_is_kept_gives_the_attempt_up() -> None:
-    """It runs as it is written, and may do without: what reads for its own sake suspends instances."""
-
-    class Asks(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(WORDS, SIZE)
-
-        def forward(self, ids: torch.Tensor) -> torch.Tensor:
-            x = self.words(ids)
-            return x * 2 if bool((x.sum(1) > 0).any()) else -x
-
-    torch.manual_seed(0)
-    model = Asks().eval()
-    net = edbc.compile(model, sentences(1, 24, 0.0), force=True)
-    with torch.no_grad():
-        for ours, ids in zip(net(sentences(3, 8, 0.3)), sentences(3, 8, 0.3), strict=True):
-            torch.testing.assert_close(ours, model(ids))

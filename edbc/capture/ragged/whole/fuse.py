@@ -20,6 +20,7 @@ from edbc.capture.record.table import Hole
 _WITH_NUMBERS = frozenset("eq ne lt le gt ge logical_not bitwise_not to bool float mul sub add rsub".split())
 """Functions of each element of a tensor and numbers."""
 LOW = -1e8
+"""Far below any score that a product of float32 is likely to be."""
 ATTENTION = F.scaled_dot_product_attention
 
 
@@ -107,11 +108,15 @@ def _written(root: Any, places: Sequence[int], ndims: Sequence[int]) -> tuple[in
 def _unmasked(scores: Any) -> tuple[Any, bool]:
     """Scores without a causal mask, and whether they had one."""
     is_added = _is(scores, "add") and len(scores.args) == 2 and not scores.kwargs
-    is_filled = _is(scores, "masked_fill", "masked_fill_") and len(scores.args) == 3 and scores.args[2] <= LOW
+    is_filled = _is(scores, "masked_fill", "masked_fill_") and len(scores.args) == 3 and _is_low(scores.args[2])
     causal = (is_added and _is_causal(scores.args[1], 0.0, -math.inf)) or (
         is_filled and _is_causal(scores.args[1], False, True)
     )
     return (scores.args[0], True) if causal else (scores, False)
+
+
+def _is_low(number: Any) -> bool:
+    return isinstance(number, int | float) and number <= LOW
 
 
 def _is_causal(mask: Any, inside: Any, outside: Any) -> bool:

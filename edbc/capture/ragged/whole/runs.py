@@ -281,8 +281,9 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         item = item.real()
     if type(item) is torch.Tensor:
         return _constant(item, leaves)
-    is_long = type(item) is Shared and any(type(leaves.of_length(size)) is Apply for size in item.shape)
-    if is_long or (type(item) is Shared and tuple(item.shape) in ((), (1,))):
+    if type(item) is Shared and (
+        tuple(item.shape) in ((), (1,)) or any(type(leaves.of_length(size)) is Apply for size in item.shape)
+    ):
         buffer = leaves.rec.tracer.relied_on(item.ref)
         if buffer is not None:
             return _constant(buffer, leaves)
