@@ -313,28 +313,26 @@ class Eager:
 
     def reference(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
         """The same in float64. Instances keep nothing of it."""
-        if modes is not None:
-            return self._in_float64(instances, modes)
         if not self._mixes_dtypes:
-            self._mixes_dtypes = self._mixes(instances[:1])
+            self._mixes_dtypes = self._mixes(instances[:1], None if modes is None else modes[:1])
         if not self._mixes_dtypes:
             with suppress(RuntimeError):  # perhaps forward makes float32 of one of the others
-                return self._in_float64(instances)
-        return self._in_double(instances)[0]
+                return self._in_float64(instances, modes)
+        return self._in_double(instances, modes)[0]
 
-    def _mixes(self, instances: Sequence[Any]) -> bool:
+    def _mixes(self, instances: Sequence[Any], modes: Modes) -> bool:
         """Whether these meet float32 on their way."""
-        return self._in_double(instances)[1].was_needed
+        return self._in_double(instances, modes)[1].was_needed
 
-    def _in_double(self, instances: Sequence[Any]) -> tuple[list[Any], _InDouble]:
+    def _in_double(self, instances: Sequence[Any], modes: Modes) -> tuple[list[Any], _InDouble]:
         try:
             with _InDouble() as mode, _ConvolutionsInDouble():
-                results = self._in_float64(instances)
+                results = self._in_float64(instances, modes)
         except Exception:
             if not self._takes_double:
                 raise
             self._takes_double = False
-            return self._in_double(instances)
+            return self._in_double(instances, modes)
         self.pins = self.pins or mode.pins
         return results, mode
 

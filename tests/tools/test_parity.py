@@ -12,6 +12,7 @@ import torch
 from helpers import bound
 from torch import nn
 
+import edbc
 from edbc.errors import CheckFailed
 from edbc.run.precision import convolution_precision
 from edbc.tools.console import warn_unstable
@@ -285,6 +286,30 @@ def test_a_model_of_one_dtype_pins_none() -> None:
 
     assert not eager.pins
     assert Parity().remark == ""
+
+
+class PinsAndReads(nn.Module):
+    """Asks for float32, and reads a decision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        h = self.layer(rows)
+        best = int(h.sum(1).argmax())
+        return torch.zeros(5, 4).index_add(0, torch.arange(len(rows)), h.float() * (best + 1))
+
+
+def test_a_model_that_pins_float32_may_read() -> None:
+    """Its float64 reference decides as edbc did, and computes in float64 where it met float32."""
+    torch.manual_seed(0)
+    net = edbc.compile(PinsAndReads(), [torch.randn(n, 4) for n in (2, 3, 4, 5)], force=True)
+    rows = [torch.randn(n, 4) for n in (3, 5)]
+
+    assert net.plan.reads
+    for ours, one in zip(net(rows), rows, strict=True):
+        assert torch.allclose(ours, net.model(one), atol=1e-6)
 
 
 def test_what_is_written_into_float32_that_forward_asks_for_is_there_in_float64() -> None:
