@@ -61,7 +61,7 @@ from edbc.base.notebook import shown_name
 from edbc.capture.code.assigned import ANY, CHANGING, GLOBAL, ITEMS, assigned_in, is_prompt, mentioned_in
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
-from edbc.capture.code.rewrite import LookUp, LookUps, enclosing_of, standing
+from edbc.capture.code.rewrite import LookUp, LookUps, as_python, enclosing_of, standing
 from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
@@ -667,6 +667,7 @@ class _Reading:
 
     def _require_plain(self, node: ast.AST, text: str, found: Any) -> None:
         """Raise _Open unless an object stays, and only computes when it is called."""
+        found = as_python(found)
         if isinstance(found, nn.Module):
             self.closed.require_module(found)
         elif isinstance(found, (torch.Tensor, *_PLAIN)):
@@ -684,8 +685,8 @@ class _Reading:
                     if not any(item is part for part in self.closed.model.modules()):
                         self.refuse(node, f"{text} holds a module that is none of the model's")
                     self.closed.require_module(item)
-                elif _is_users_function(item):
-                    self.closed.require_function(item, None)
+                elif _is_users_function(as_python(item)):
+                    self.closed.require_function(as_python(item), None)
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             is_known = found in _CLASSES or found.__module__.startswith("torch.distributions.")
@@ -728,7 +729,7 @@ def _are_plain(values: Sequence[Any]) -> bool:
 
 def _stays(found: Any) -> bool:
     """Whether a variable is what definition (1) lets a name be."""
-    return isinstance(found, (nn.Module, *_PLAIN)) or only_computes(found) or _is_users_function(found)
+    return isinstance(found, (nn.Module, *_PLAIN)) or only_computes(found) or _is_users_function(as_python(found))
 
 
 def _is_of_plain(found: Any) -> bool:

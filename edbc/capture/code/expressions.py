@@ -20,6 +20,7 @@ from torch import nn
 from edbc.capture.code.closed import Closed, is_in_place, only_computes
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import overridable
+from edbc.capture.code.rewrite import as_python
 from edbc.capture.code.sequential import changes
 
 LEAST = 2
@@ -145,6 +146,7 @@ class Expressions:
         return Callee(max(1, len(parts)), True)
 
     def _of_function(self, node: ast.Call, found: Any) -> Callee | None:
+        found = as_python(found)
         name = getattr(found, "__name__", "")
         if only_computes(found):
             if is_in_place(name) or len(node.args) > _place_of_inplace(found):

@@ -21,7 +21,8 @@ What a copy calls instead:
 (10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
 (11) of `super`: one whose methods are copies;
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
-(13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run.
+(13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run;
+(14) of what `torch.jit.script` made of a function: a copy of that function.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -41,7 +42,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from edbc.capture.code.rewrite import LookUp, LookUps, Scope, enclosing_of, rewritten
+from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
 from edbc.capture.ragged.symbols import Index, Range, Size
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
@@ -153,6 +154,9 @@ class Copies:
         return type(item) is FunctionType and self.copy(item) is not item
 
     def _instead(self, found: Any) -> Any:
+        python = as_python(found)
+        if python is not found:
+            return self.copy(python)
         if found is type:
             return type_of
         if found is int or found is operator.index:

@@ -27,6 +27,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+import torch
+
 VERSIONS = ((3, 11), (3, 14))
 """From the first of these versions of Python to before the last the instructions are known; elsewhere code stays."""
 _NULL_COMES_FIRST = sys.version_info < (3, 13)
@@ -105,6 +107,11 @@ def enclosing_of(function: Any) -> Mapping[str, Any]:
         return {}
     cells = zip(function.__code__.co_freevars, function.__closure__, strict=True)
     return _Cells({name: cell for name, cell in cells if is_filled(cell)})
+
+
+def as_python(found: Any) -> Any:
+    """The function that `torch.jit.script` was given, of what it made; anything else as it is."""
+    return getattr(found, "_torchdynamo_inline", found) if isinstance(found, torch.jit.ScriptFunction) else found
 
 
 def is_filled(cell: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+import warnings
 from collections import OrderedDict, deque
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,14 @@ class Config:
 
 def helper(x: Tensor) -> Tensor:
     return torch.tanh(x) * SIZE
+
+
+def twice(x: Tensor) -> Tensor:
+    return torch.sigmoid(x) * 2
+
+
+with warnings.catch_warnings(action="ignore"):  # it is deprecated, and stands in many a model
+    scripted = torch.jit.script(twice)
 
 
 def counting(x: Tensor) -> Tensor:
@@ -194,6 +203,9 @@ class Net(nn.Module):
     def of_functions_by_name(self, x: Tensor, name: str) -> Tensor:
         return FUNCTIONS[name](x) + self.shift(x)
 
+    def of_scripted_functions(self, x: Tensor) -> Tensor:
+        return scripted(x) + helper(x)
+
     # open
 
     def calls_a_counter_by_name(self, x: Tensor, name: str) -> Tensor:
@@ -333,6 +345,7 @@ MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
           "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
+          "of_scripted_functions",
           "of_the_first_parameter", "of_numbers_by_numpy", "makes_functions",
           "asks_for_a_type", "private"]  # fmt: skip
 OPEN = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +27,14 @@ def helper(x: Tensor) -> Tensor:
 
 def with_default(x: Tensor, act: Callable[..., Tensor] = torch.sigmoid, *, scale: float = 2.0) -> Tensor:
     return act(x) * scale if act is torch.sigmoid else torch.relu(x)
+
+
+def scaled(x: Tensor, power: int = 2) -> Tensor:
+    return torch.sigmoid(x) * power
+
+
+with warnings.catch_warnings(action="ignore"):  # it is deprecated, and stands in many a model
+    scripted = torch.jit.script(scaled)
 
 
 def recursive(x: Tensor, depth: int) -> Tensor:
@@ -89,6 +98,9 @@ class Net(Base):
 
     def by_decorator(self, x: Tensor) -> Tensor:
         return decorated(x, power=3)
+
+    def by_script(self, x: Tensor) -> Tensor:
+        return scripted(x) + scripted(helper(x), power=3)
 
     def by_method(self, x: Tensor) -> Tensor:
         return self.after(x) + self.shape_of(x) + self.made(x) + self.static(x)
