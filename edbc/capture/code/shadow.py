@@ -19,6 +19,7 @@ import functools
 import inspect
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
-from edbc.capture.code.sequential import APART, forward_of
+from edbc.capture.code.sequential import APART, forward_of, is_unseen, out_of_place
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index
@@ -776,6 +777,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
         call = _pass_call(type(module).forward)
     else:
         kind, inside = "cell" if is_cell(module) else "module", type(module).__call__
+        inside = out_of_place(inside) if changes else inside
         call = recorded_call(recorder, path, kind, become, inside=inside)
         if changes:
             module.__class__ = derived_class(type(module), {APART: call})
@@ -807,6 +809,8 @@ def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any
 
     def changing(self: nn.Module, x: Any) -> Any:
         if not isinstance(x, Symbol) and type(x) is not torch.Tensor:
+            return call(self, x)
+        if isinstance(x, Symbol) and is_unseen(sys._getframe(1)):
             return call(self, x)
         with changing_name(recorder, x) as target:
             return recorder.change(target, call(self, target))

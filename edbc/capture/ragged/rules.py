@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edbc.capture.code.sequential import is_unseen
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep
@@ -368,7 +369,7 @@ def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     target, others = args[0], adopted_all(rec, args[1:])
     if rec.books is None and type(target) is Ragged and "out" not in kwargs:
         frame = user_frame()
-        if frame is not None and changes_fresh(frame):
+        if frame is not None and (changes_fresh(frame) or is_unseen(frame, name)):
             count = _num_ragged(others) + _num_ragged(kwargs.values())
             return across.change_fresh(Call(rec, func, name, (target, *others), kwargs, count + 1))
     books = rec.open_books()

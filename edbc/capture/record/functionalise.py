@@ -37,13 +37,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from edbc.capture.code.sequential import is_unseen
 from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
 from edbc.capture.standins.made import Buffer
-from edbc.capture.standins.source import user_location
+from edbc.capture.standins.source import user_frame, user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
 
 if TYPE_CHECKING:
@@ -555,7 +556,8 @@ def change_in_place(
     """Record a torch function that changes a tensor: the same function out of place, and the names that show it. Where
     the name is alone, the call is known by `key` from then on."""
     function = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
-    if rec.books is None and function is not None and not kwargs and is_alone(rec, args[0]):
+    is_one = rec.books is None and function is not None and not kwargs
+    if is_one and (is_alone(rec, args[0]) or (type(args[0]) is Value and is_unseen(user_frame(), name))):
         result = changed_alone(rec, function, args)
         if key is not None:
             rec.functions[key] = OfChange(function, func, name)

@@ -30,6 +30,7 @@ from torch import nn
 from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
+from edbc.capture.code.sequential import is_unseen
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
@@ -1175,6 +1176,8 @@ class Recorder:
             result = self.shows.at_once(func, args, kwargs, name)
             if result is not NotImplemented:
                 return result
+        if kwargs and kwargs.get("inplace") is True and is_unseen(user_frame(), rules.name_of(func)):
+            kwargs = {**kwargs, "inplace": False}
         if self.has_buffers and not (
             args and type(args[0]) is Buffer and rules.changes_in_place(func, rules.name_of(func), kwargs)
         ):
