@@ -102,6 +102,35 @@ class Vectors:
         zeros = f"<{self.lanes} x i32> zeroinitializer"
         return self.body.new(f"shufflevector {self.kind} {first}, {self.kind} undef, {zeros}")
 
+    def of_integer(self, i: Index) -> str:
+        """An integer as a number, in every lane."""
+        if isinstance(i, int):
+            return self.number(float(i))
+        return self.splat(self.body.new(f"sitofp i64 {i} to {self.element}"))
+
+    def counting(self, i: Index) -> str:
+        """i, i + 1, ... as numbers."""
+        lanes = ", ".join(self.number(float(lane))[1:].partition(",")[0].rstrip(">") for lane in range(self.lanes))
+        return self.two("fadd", self.of_integer(i), f"<{lanes}>")
+
+    def converted(self, how: str, x: str, to: Vectors) -> str:
+        """`fpext` or `fptrunc` of elements to those of other vectors of as many lanes."""
+        return x if self.kind == to.kind else self.body.new(f"{how} {self.kind} {x} to {to.kind}")
+
+    def folded(self, x: str, combine: Callable[[Vectors, str, str], str]) -> str:
+        """All lanes combined into one: the halves of the vector, then of what is left."""
+        vectors = self
+        while vectors.lanes > 1:
+            half = vectors.lanes // 2
+            halves = [vectors._part(x, range(first, first + half)) for first in (0, half)]
+            vectors = Vectors(self.body, self.width, half, self.declared)
+            x = combine(vectors, *halves)
+        return x
+
+    def _part(self, x: str, which: range) -> str:
+        mask = ", ".join(f"i32 {i}" for i in which)
+        return self.body.new(f"shufflevector {self.kind} {x}, {self.kind} undef, <{len(which)} x i32> <{mask}>")
+
     # --- memory ----------------------------------------------------------------------------------------------------
 
     def first(self, count: Index) -> str:
@@ -147,6 +176,33 @@ class Vectors:
         at, called = self._pointer(address, kind), f"void @llvm.masked.store.{suffix}.p0"
         self.declared.add(f"declare {called}({kind}, {pointer(kind)}, i32, <{self.lanes} x i1>)")
         self.body.add(f"call {called}({kind} {value}, {at}, i32 {self.width}, {mask})")
+
+    def gathered(self, address: str, stride: Index, mask: str = "") -> str:
+        """Elements so many bytes apart; 1 where a mask leaves them out."""
+        at, whole = self._apart(address, stride), mask or self.first(self.lanes)
+        called = f"{self.kind} @llvm.masked.gather.{self._suffix}.v{self.lanes}p0"
+        self.declared.add(f"declare {called}(<{self.lanes} x ptr>, i32, <{self.lanes} x i1>, {self.kind})")
+        return self.body.new(f"call {called}({at}, i32 {self.width}, {whole}, {self.kind} {self.number(1.0)})")
+
+    def scattered(self, address: str, stride: Index, value: str, mask: str = "") -> None:
+        """The same, written."""
+        at, whole = self._apart(address, stride), mask or self.first(self.lanes)
+        called = f"void @llvm.masked.scatter.{self._suffix}.v{self.lanes}p0"
+        self.declared.add(f"declare {called}({self.kind}, <{self.lanes} x ptr>, i32, <{self.lanes} x i1>)")
+        self.body.add(f"call {called}({self.kind} {value}, {at}, i32 {self.width}, {whole})")
+
+    def _apart(self, address: str, stride: Index) -> str:
+        kind = f"<{self.lanes} x i64>"
+        numbers = ", ".join(f"i64 {lane}" for lane in range(self.lanes))
+
+        def every(x: Index) -> str:
+            one = self.body.new(f"insertelement {kind} undef, i64 {x}, i32 0")
+            zeros = f"<{self.lanes} x i32> zeroinitializer"
+            return self.body.new(f"shufflevector {kind} {one}, {kind} undef, {zeros}")
+
+        by = self.body.new(f"mul {kind} <{numbers}>, {every(stride)}")
+        sum_of = self.body.new(f"add {kind} {every(address)}, {by}")
+        return f"<{self.lanes} x ptr> {self.body.new(f'inttoptr {kind} {sum_of} to <{self.lanes} x ptr>')}"
 
     def _pointer(self, address: str, kind: str) -> str:
         to = pointer(kind)

@@ -306,21 +306,10 @@ class _Reduction(_Nest):
 
     def _folded(self, totals: list[str]) -> str:
         """All vectors into one, then its halves, down to one lane."""
-        lanes = self.function.lanes
-        vectors = self.function.vectors(lanes)
+        vectors = self.function.vectors(self.function.lanes)
         while len(totals) > 1:
             totals = [self._combined(vectors, x, y) for x, y in zip(totals[::2], totals[1::2], strict=True)]
-        total = totals[0]
-        while lanes > 1:
-            halves = [self._half(total, lanes, range(first, first + lanes // 2)) for first in (0, lanes // 2)]
-            lanes //= 2
-            total = self._combined(self.function.vectors(lanes), *halves)
-        return total
-
-    def _half(self, x: str, lanes: int, which: range) -> str:
-        kind = self.function.vectors(lanes).kind
-        mask = ", ".join(f"i32 {i}" for i in which)
-        return self.body.new(f"shufflevector {kind} {x}, {kind} undef, <{len(which)} x i32> <{mask}>")
+        return vectors.folded(totals[0], self._combined)
 
 
 class _Turned(_Nest):

@@ -8,13 +8,13 @@ Definitions.
 (2) Items of a batch stand node by node, so a field of a node is a slice of the batch's matrix, and the results of a
     segmented type stand as its items do.
 
-By torch a batch is one call for each node: right for every function, and the reference. Functions that have a kernel of
-their own (`edbc.cells.rows.attentionloop`) run all nodes of a batch in one native call.
+By torch a batch is one call for each node: right for every function, and the reference. What loops over arrays know
+(`edbc.cells.arrays`), and attention (`edbc.cells.rows.attentionloop`), runs all nodes of a batch in one native call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,12 @@ from numpy.typing import NDArray
 from edbc.capture.ragged.whole.fuse import ATTENTION
 from edbc.capture.record.table import Operation
 from edbc.capture.standins.standin import Slot
+from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
 from edbc.cells.rows.attentionloop import attend, attend_back
 
 Longs = NDArray[np.int64]
+_DTYPES = {torch.float32: "f32", torch.float64: "f64"}
+"""Of loops, all of one."""
 
 
 def run_kernel_of(operation: Operation, segmented: bool) -> RunKernel:
@@ -36,17 +39,28 @@ def run_kernel_of(operation: Operation, segmented: bool) -> RunKernel:
 
 
 class RunKernel:
-    """A RunFunction in torch, node by node."""
+    """A RunFunction: in loops where they know it, and all lengths that they are right for; node by node in torch."""
 
     def __init__(self, operation: Operation, segmented: bool):
         function: Any = operation.call
         self.function, self.segmented = function, segmented
         self.slots = operation.slots[: len(function.places) + function.has_marks]
+        self._loops: dict[Any, Loops | None] = {}
+
+    @property
+    def is_native(self) -> bool:
+        """Whether native code runs it on the CPU."""
+        is_double = any(slot.base.dtype == "f64" for slot in self.slots)
+        return self._forward(torch.float64 if is_double else torch.float32) is not None
 
     def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
         """`items[f][ptr[v]:ptr[v + 1]]` is field f of node v, `(items, size)`."""
-        fields = self._seen(items)
-        for v in range(len(ptr) - 1):
+        loops = self._forward(output.dtype) if output.is_cpu and len(ptr) > 1 else None
+        alone: Sequence[int] = range(len(ptr) - 1)
+        if loops is not None:
+            alone = self._in_loops(loops, items, ptr, [(output, self.segmented)])
+        fields = self._seen(items) if alone else ()
+        for v in alone:
             result = self.function(*[x[ptr[v] : ptr[v + 1]] for x in fields])
             if self.segmented:
                 output[ptr[v] : ptr[v] + len(result)] = result.reshape(len(result), -1)
@@ -57,7 +71,12 @@ class RunKernel:
                  wanted: Sequence[bool]) -> list[torch.Tensor | None]:  # fmt: skip
         """Gradients of the fields that are `wanted`, given that of the outputs."""
         found = [torch.zeros_like(x) if w else None for x, w in zip(items, wanted, strict=True)]
-        for v in range(len(ptr) - 1):
+        loops = self._backward(given.dtype, tuple(wanted)) if given.is_cpu and len(ptr) > 1 and any(wanted) else None
+        alone: Sequence[int] = range(len(ptr) - 1)
+        if loops is not None:
+            results = [(x, True) for x in found if x is not None]
+            alone = self._in_loops(loops, items, ptr, [(given.contiguous(), self.segmented), *results])
+        for v in alone:
             begin, end = ptr[v], ptr[v + 1]
             with torch.enable_grad():
                 fields = [x[begin:end].detach().requires_grad_(w) for x, w in zip(items, wanted, strict=True)]
@@ -72,10 +91,64 @@ class RunKernel:
                     field[begin:end] = gradient
         return found
 
+    # --- in loops --------------------------------------------------------------------------------------------------
+
+    def _in_loops(self, loops: Loops, items: Sequence[torch.Tensor], ptr: Sequence[int],
+                  others: Sequence[tuple[torch.Tensor, bool]]) -> list[int]:  # fmt: skip
+        """Run nodes on their fields and what stands beside them, by item or by node; the nodes that are too short."""
+        begin, lengths = np.array(ptr[:-1], np.int64), self.lengths(items, ptr)
+        is_long = (lengths >= loops.program.least).all(1)
+        nodes = np.flatnonzero(is_long)
+        fields = [x.to(loops.dtype).contiguous() for x in items[: len(self.function.places)]]
+        given = [x.data_ptr() + (begin[nodes] if by_item else nodes) * (x.stride(0) * x.element_size())
+                 for x, by_item in [*[(x, True) for x in fields], *others]]  # fmt: skip
+        loops.run(lengths[nodes], given)
+        return np.flatnonzero(~is_long).tolist()
+
+    def lengths(self, items: Sequence[torch.Tensor], ptr: Sequence[int]) -> Longs:
+        """Of each symbol, `(nodes, symbols)`."""
+        begin = np.array(ptr, np.int64)
+        if not self.function.has_marks:
+            return np.diff(begin)[:, None]
+        marks = np.concatenate([items[-1].numpy().reshape(-1), [0]])
+        of_symbols = range(max(self.function.symbols) + 1)
+        found = np.stack([np.add.reduceat(marks >> s & 1, begin[:-1]) for s in of_symbols], 1)
+        return np.where(np.diff(begin)[:, None] > 0, found, 0)
+
+    def _forward(self, dtype: torch.dtype) -> Loops | None:
+        return self._known(dtype, lambda fields: forward_loops(self._of, fields, self._symbols, dtype))
+
+    def _backward(self, dtype: torch.dtype, wanted: tuple[bool, ...]) -> Loops | None:
+        return self._known(
+            dtype, lambda fields: gradient_loops(self._of, fields, wanted[: len(fields)], self._symbols, dtype), wanted
+        )
+
+    def _known(self, dtype: torch.dtype, new: Callable[[list[Field]], Loops | None], key: Any = None) -> Loops | None:
+        if (dtype, key) not in self._loops:
+            fields = self._fields(dtype)
+            self._loops[dtype, key] = None if fields is None else new(fields)
+        return self._loops[dtype, key]
+
+    @property
+    def _symbols(self) -> int:
+        return max(self.function.symbols) + 1
+
+    def _fields(self, dtype: torch.dtype) -> list[Field] | None:
+        """None where loops do not know the dtype of one."""
+        bases = [slot.base for slot in self.slots[: len(self.function.places)]]
+        if dtype not in _DTYPES or not {base.dtype for base in bases} <= {"bool", _DTYPES[dtype]}:
+            return None
+        return [Field(base.size, symbol, torch.bool if base.dtype == "bool" else dtype)
+                for base, symbol in zip(bases, self.function.symbols, strict=True)]  # fmt: skip
+
+    def _of(self, lengths: Sequence[int], fields: Sequence[torch.Tensor]) -> torch.Tensor:
+        result: torch.Tensor = self.function.at_lengths(lengths, self._seen(fields))
+        return result
+
     def _seen(self, fields: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Fields as the slots show them; of a whole batch at once, as `vmap` takes longer than most functions."""
         seen = []
-        for field, slot in zip(fields, self.slots, strict=True):
+        for field, slot in zip(fields, self.slots, strict=False):
             value = field.view(len(field), *slot.base.shape)
             for step in slot.views:
                 value = torch.vmap(step.apply)(value)
@@ -138,6 +211,10 @@ class AttentionKernel(RunKernel):
         self.causal = bool(options["is_causal"])
         self.scale = options["scale"] if options["scale"] is not None else layout.width**-0.5
 
+    @property
+    def is_native(self) -> bool:
+        return True
+
     def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
         """See RunKernel, which runs it on a device."""
         if not output.is_cpu:
@@ -159,11 +236,8 @@ class AttentionKernel(RunKernel):
         return found
 
     def _shape(self, items: Sequence[torch.Tensor], ptr: Sequence[int], dtype: Any) -> tuple[Any, ...]:
-        begin = np.array(ptr, np.int64)
-        queries = keys = np.diff(begin)
-        if self.function.has_marks:
-            marks = items[-1].numpy().reshape(-1)
-            queries, keys = (np.add.reduceat(marks >> s & 1, begin[:-1]) for s in self.layout.symbols)
+        begin, lengths = np.array(ptr, np.int64), self.lengths(items, ptr)
+        queries, keys = (np.ascontiguousarray(lengths[:, s]) for s in self.layout.symbols)
         layout = self.layout
         return (begin, queries, keys, layout.columns, layout.heads, layout.width, layout.depth, dtype.type(self.scale),
                 self.causal)  # fmt: skip

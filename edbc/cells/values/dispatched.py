@@ -92,7 +92,8 @@ def _of_numbers(values: Values, tensor: torch.Tensor) -> V | None:
 
 
 @cache
-def _decompositions() -> dict[Any, Callable[..., Any]]:
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Of operators, in plain PyTorch."""
     from torch._decomp import decomposition_table  # torch loads its decompositions when they are asked for
 
     return decomposition_table
@@ -186,7 +187,7 @@ class _Dispatch(DispatchMode):
         if func._schema.is_mutable:
             raise _UnknownError(name)
         with self:
-            found = (FORMULAS.get(name) or _decompositions().get(func) or func.decompose)(*args, **kwargs)
+            found = (FORMULAS.get(name) or decompositions().get(func) or func.decompose)(*args, **kwargs)
         if found is NotImplemented:
             raise _UnknownError(name)
         if isinstance(found, tuple) and None in found:  # what nobody reads here

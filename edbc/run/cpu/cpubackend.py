@@ -32,7 +32,7 @@ from edbc.cells.rows.choice import ChoiceKernel, ComparisonKernel, choice_of, co
 from edbc.cells.rows.evaluation import EachRow, Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowcode import RowKernel
-from edbc.cells.rows.segmented import AttentionKernel
+from edbc.cells.rows.segmented import RunKernel
 from edbc.cells.values.read import values_of
 from edbc.native import ahead
 from edbc.native.pointers import WORDS, record_of
@@ -337,7 +337,7 @@ class CpuBackend:
 
     def path(self, node_type: NodeType, kernel: Any) -> Path:
         """See Backend."""
-        is_own = isinstance(kernel, AttentionKernel) or self.runs_natively(node_type, kernel)
+        is_own = kernel.is_native if isinstance(kernel, RunKernel) else self.runs_natively(node_type, kernel)
         return Path("native" if is_own else "torch")
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:

@@ -56,7 +56,6 @@ from edbc.capture.ragged.value import Sizes, varying
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
-from edbc.cells.rows.segmented import attention_of
 from edbc.plan.plan import Plan
 from edbc.schedule.policy import Policy
 from edbc.schedule.scheduler import run
@@ -260,7 +259,7 @@ def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, no
     node_type, entry = table.types[kind], table.operation_of_type.get(kind)
     assert node_type is not None
     if node_type.is_run:
-        return TORCH_US * nodes if entry is not None and attention_of(entry.operation) is None else 0.0
+        return TORCH_US * nodes if entry is not None and not natives.run(table, kind, view) else 0.0
     if entry is None or not node_type.has_program or natives.run(table, kind, view):
         return 0.0
     return batches * (TORCH_US + CALL_US * (num_operations(entry, view) - 1))

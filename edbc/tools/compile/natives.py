@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
+from edbc.base.graph import NodeType
 from edbc.capture.code.shadow import ModelView
-from edbc.capture.record.table import TypeTable
+from edbc.capture.record.table import Entry, TypeTable
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.lower import lower
+from edbc.cells.rows.segmented import run_kernel_of
 from edbc.errors import EdbcError
 from edbc.run.backend import Backend, backend_of
 from edbc.run.session import cell_of
@@ -27,12 +29,17 @@ class Natives:
         known = self._known.get(node_type.signature)
         if known is None:
             try:
-                cell = cell_of(table.operation_of_type[kind], view)
-                program = lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
-                dtype = torch_dtype(program.dtype) if program.dtype else torch.float32
-                kernel = self.backend.program_kernel(program, view, dtype, torch.device("cpu"))
-                known = self.backend.runs_natively(node_type, kernel)
+                known = self._asked(table.operation_of_type[kind], node_type, view)
             except EdbcError:
                 known = False
             self._known[node_type.signature] = known
         return known
+
+    def _asked(self, entry: Entry, node_type: NodeType, view: ModelView) -> bool:
+        if node_type.is_run:
+            return run_kernel_of(entry.operation, node_type.segmented).is_native
+        cell = cell_of(entry, view)
+        program = lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
+        dtype = torch_dtype(program.dtype) if program.dtype else torch.float32
+        kernel = self.backend.program_kernel(program, view, dtype, torch.device("cpu"))
+        return self.backend.runs_natively(node_type, kernel)

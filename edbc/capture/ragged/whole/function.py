@@ -112,7 +112,10 @@ class RunFunction:
         lengths = [len(fields[0])]
         if self.has_marks:
             lengths = [int((fields[-1] >> s & 1).sum()) for s in range(max(self.symbols) + 1)]
-        fields = fields[: len(self.places)]
+        return self.at_lengths(lengths, fields[: len(self.places)])
+
+    def at_lengths(self, lengths: Sequence[int], fields: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The same, told how long each symbol's leaves are."""
         leaves = [x[: lengths[s]].movedim(0, p) for x, p, s in zip(fields, self.places, self.symbols, strict=True)]
         result: torch.Tensor = evaluated(self.root, leaves)
         return result if self.at < 0 else result.movedim(self.at, 0)
