@@ -61,7 +61,7 @@ from edbc.cells.opgraph import CellGraph
 from edbc.cells.parts import ON_CPU, ON_DEVICE
 from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
-from edbc.cells.rows.segmented import run_kernel_of
+from edbc.cells.rows.segmented import RunKernel
 from edbc.errors import (
     DeviceError,
     InputError,
@@ -847,7 +847,7 @@ class Net:
         if node_type.is_excerpt:
             return ExcerptKernel()
         if node_type.is_run:
-            return run_kernel_of(self.table.operation_of_type[kind].operation, node_type.segmented)
+            return RunKernel(self.table.operation_of_type[kind].operation, node_type.segmented)
         if node_type.variadic:
             return ReductionKernel(node_type.op, len(node_type.outputs))
         program = self.program(kind)

@@ -132,7 +132,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def _same_nest(one: Any, other: Any) -> bool:
     """True when two results have their tensors at the same places, and equal plain values; other objects are the
-    user's affair."""
+    user's affair. A list of values is a run, or its items one by one: how it was recorded is no difference."""
+    one, other = _one_by_one(one), _one_by_one(other)
     if type(one) is not type(other):
         return False
     if isinstance(one, list | tuple):
@@ -142,6 +143,11 @@ def _same_nest(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
         return _is_same(one, other)
     return one == other or one != one if isinstance(one, (*_PLAIN, Result, Run)) else True
+
+
+def _one_by_one(nest: Any) -> Any:
+    is_told = type(nest) is Run and nest.stop is not None
+    return list(map(Result, range(nest.start, nest.stop))) if is_told else nest
 
 
 def _because(view: ModelView, shadow: nn.Module) -> str:
@@ -161,7 +167,8 @@ def _changed(model: nn.Module, shadow: nn.Module) -> Iterator[str]:
             continue
         own = {**module._parameters, **module._buffers, **module._modules}
         for name, now in vars(copy).items():
-            if name in _OWN or name in own or isinstance(now, torch.Tensor | nn.Module):
+            is_recorders = not name.isidentifier()  # see `capture.record.lookup`
+            if name in _OWN or name in own or is_recorders or isinstance(now, torch.Tensor | nn.Module):
                 continue
             if name not in vars(module) or _differs(vars(module)[name], now):
                 yield f"{path}.{name}" if path else name

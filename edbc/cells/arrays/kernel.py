@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edbc.cells.arrays.program import Program, program_of
 from edbc.cells.arrays.render import text_of
@@ -50,10 +51,13 @@ class Loops:
         table[:, : self.program.symbols] = lengths
         for k, addresses in enumerate(given):
             table[:, self.program.symbols + k] = addresses
-        of = [*lengths.T]
-        room = sum(np.broadcast_to(poly.at(of), len(lengths)) for poly in self.program.room)
-        memory = np.empty(int(np.max(room, initial=0)) * self.width + 64, np.uint8)
+        memory = np.empty(int(np.max(self.bytes_of(lengths), initial=0)) + 64, np.uint8)
         self._call(len(lengths), table.ctypes.data, memory.ctypes.data)
+
+    def bytes_of(self, lengths: Longs) -> Any:
+        """What nodes of these lengths take inside, `(nodes,)`."""
+        found = sum(poly.at([*lengths.T]) for poly in self.program.room)
+        return np.broadcast_to(np.asarray(found, np.int64) * self.width, len(lengths))
 
 
 def forward_loops(function: Function, fields: Sequence[Field], symbols: int, dtype: torch.dtype) -> Loops | None:
@@ -105,6 +109,7 @@ def _loops(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Length
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a length that the function is not for
-            return Loops(program_of(given, symbols, dtype, taped), dtype)
+            with sdpa_kernel(SDPBackend.MATH):  # attention as products and a softmax
+                return Loops(program_of(given, symbols, dtype, taped), dtype)
     except (NotInLoops, RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
         return None

@@ -81,7 +81,8 @@ class Fit:
 
 
 def _lengths(count: int) -> Iterator[Lengths]:
-    """Lengths that differ from each other, each time others, of which some are large."""
+    """Lengths that differ from each other, each time others: all but the first are large, so that they hold what is
+    packed (`capture.ragged.whole.function.packed`) of matrices of the first."""
     rng = Random(0)
     while True:
-        yield tuple(rng.sample(range(3, 41), count))
+        yield rng.randint(3, 41), *rng.sample(range(42, 80), count - 1)

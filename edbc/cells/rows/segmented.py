@@ -9,33 +9,26 @@ Definitions.
     segmented type stand as its items do.
 
 By torch a batch is one call for each node: right for every function, and the reference. What loops over arrays know
-(`edbc.cells.arrays`), and attention (`edbc.cells.rows.attentionloop`), runs all nodes of a batch in one native call.
+(`edbc.cells.arrays`) runs all nodes of a batch in one native call, but for nodes that would take more than MOST_BYTES
+inside: torch has functions that store less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edbc.capture.ragged.whole.fuse import ATTENTION
 from edbc.capture.record.table import Operation
-from edbc.capture.standins.standin import Slot
 from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
-from edbc.cells.rows.attentionloop import attend, attend_back
 
 Longs = NDArray[np.int64]
+MOST_BYTES = 1 << 28
 _DTYPES = {torch.float32: "f32", torch.float64: "f64"}
 """Of loops, all of one."""
-
-
-def run_kernel_of(operation: Operation, segmented: bool) -> RunKernel:
-    """What runs a type of an operation whose function is a RunFunction."""
-    layout = attention_of(operation)
-    return RunKernel(operation, segmented) if layout is None else AttentionKernel(operation, layout)
 
 
 class RunKernel:
@@ -95,15 +88,15 @@ class RunKernel:
 
     def _in_loops(self, loops: Loops, items: Sequence[torch.Tensor], ptr: Sequence[int],
                   others: Sequence[tuple[torch.Tensor, bool]]) -> list[int]:  # fmt: skip
-        """Run nodes on their fields and what stands beside them, by item or by node; the nodes that are too short."""
+        """Run nodes on their fields and what stands beside them, by item or by node; the other nodes."""
         begin, lengths = np.array(ptr[:-1], np.int64), self.lengths(items, ptr)
-        is_long = (lengths >= loops.program.least).all(1)
-        nodes = np.flatnonzero(is_long)
+        fits = (lengths >= loops.program.least).all(1) & (loops.bytes_of(lengths) <= MOST_BYTES)
+        nodes = np.flatnonzero(fits)
         fields = [x.to(loops.dtype).contiguous() for x in items[: len(self.function.places)]]
         given = [x.data_ptr() + (begin[nodes] if by_item else nodes) * (x.stride(0) * x.element_size())
                  for x, by_item in [*[(x, True) for x in fields], *others]]  # fmt: skip
         loops.run(lengths[nodes], given)
-        return np.flatnonzero(~is_long).tolist()
+        return np.flatnonzero(~fits).tolist()
 
     def lengths(self, items: Sequence[torch.Tensor], ptr: Sequence[int]) -> Longs:
         """Of each symbol, `(nodes, symbols)`."""
@@ -154,93 +147,6 @@ class RunKernel:
                 value = torch.vmap(step.apply)(value)
             seen.append(value)
         return seen
-
-
-class Attention(NamedTuple):
-    """Where rows have what attention reads: heads, elements of each of queries and of values, the first columns of
-    queries, keys and values; and the number of a query's length and a key's among the marks."""
-
-    heads: int
-    width: int
-    depth: int
-    columns: Longs
-    symbols: tuple[int, int]
-
-
-def attention_of(operation: Operation) -> Attention | None:
-    """The layout of attention that native code knows; None for anything else."""
-    function: Any = operation.call
-    if getattr(function.root, "function", None) is not ATTENTION or function.root.kwargs.keys() != {
-        "is_causal",
-        "scale",
-    }:
-        return None
-    slots, symbols = [operation.slots[x.index] for x in function.root.args], function.symbols
-    pieces = [_piece(slot) for slot in slots]
-    heads = {slot.shape[:-1] for slot in slots}
-    is_known = len({slot.base.dtype for slot in slots}) == 1 and slots[0].base.dtype in ("f32", "f64")
-    if None in pieces or len(heads) > 1 or not is_known or slots[0].shape[-1] != slots[1].shape[-1]:
-        return None
-    q, k, v = (symbols[x.index] for x in function.root.args)
-    if k != v or function.at < 0:
-        return None
-    return Attention(heads.pop().numel(), slots[0].shape[-1], slots[2].shape[-1], np.array(pieces, np.int64), (q, k))
-
-
-def _piece(slot: Slot) -> int | None:
-    """The first element of a value that a view shows one after the other in order; None for other views, and where no
-    gradient passes."""
-    if any(step.detaches for step in slot.views):
-        return None
-    seen = torch.arange(slot.base.size).view(slot.base.shape)
-    for step in slot.views:
-        seen = step.apply(seen)
-    flat = seen.reshape(-1)
-    first = int(flat[0])
-    return first if flat.tolist() == list(range(first, first + len(flat))) else None
-
-
-class AttentionKernel(RunKernel):
-    """softmax(Q K^T * scale) V of all nodes of a batch in one native call."""
-
-    def __init__(self, operation: Operation, layout: Attention):
-        super().__init__(operation, True)
-        self.layout = layout
-        self.leaves = [x.index for x in self.function.root.args]
-        options = self.function.root.kwargs
-        self.causal = bool(options["is_causal"])
-        self.scale = options["scale"] if options["scale"] is not None else layout.width**-0.5
-
-    @property
-    def is_native(self) -> bool:
-        return True
-
-    def run(self, items: Sequence[torch.Tensor], ptr: Sequence[int], output: torch.Tensor) -> None:
-        """See RunKernel, which runs it on a device."""
-        if not output.is_cpu:
-            super().run(items, ptr, output)
-            return
-        arrays = [items[leaf].numpy() for leaf in self.leaves]
-        attend(*arrays, *self._shape(items, ptr, arrays[0].dtype), output.numpy())
-
-    def gradient(self, items: Sequence[torch.Tensor], ptr: Sequence[int], given: torch.Tensor,
-                 wanted: Sequence[bool]) -> list[torch.Tensor | None]:  # fmt: skip
-        if not given.is_cpu:
-            return super().gradient(items, ptr, given, wanted)
-        found: list[torch.Tensor | None] = [
-            torch.zeros_like(x) if i in self.leaves else None for i, x in enumerate(items)
-        ]
-        arrays = [items[leaf].numpy() for leaf in self.leaves]
-        gradients = [found[leaf].numpy() for leaf in self.leaves]
-        attend_back(*arrays, *self._shape(items, ptr, arrays[0].dtype), given.numpy(), *gradients)
-        return found
-
-    def _shape(self, items: Sequence[torch.Tensor], ptr: Sequence[int], dtype: Any) -> tuple[Any, ...]:
-        begin, lengths = np.array(ptr, np.int64), self.lengths(items, ptr)
-        queries, keys = (np.ascontiguousarray(lengths[:, s]) for s in self.layout.symbols)
-        layout = self.layout
-        return (begin, queries, keys, layout.columns, layout.heads, layout.width, layout.depth, dtype.type(self.scale),
-                self.causal)  # fmt: skip
 
 
 def borders_of(segment: Longs, count: int) -> list[int]:

@@ -9,7 +9,7 @@ from edbc.capture.code.shadow import ModelView
 from edbc.capture.record.table import Entry, TypeTable
 from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.lower import lower
-from edbc.cells.rows.segmented import run_kernel_of
+from edbc.cells.rows.segmented import RunKernel
 from edbc.errors import EdbcError
 from edbc.run.backend import Backend, backend_of
 from edbc.run.session import cell_of
@@ -37,7 +37,7 @@ class Natives:
 
     def _asked(self, entry: Entry, node_type: NodeType, view: ModelView) -> bool:
         if node_type.is_run:
-            return run_kernel_of(entry.operation, node_type.segmented).is_native
+            return RunKernel(entry.operation, node_type.segmented).is_native
         cell = cell_of(entry, view)
         program = lower(cell, [[op.name] for op in cell.ops], list(cell.classes()))
         dtype = torch_dtype(program.dtype) if program.dtype else torch.float32

@@ -6,17 +6,13 @@ import math
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from helpers import bound
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
 from torch import nn
 
-from edbc.cells.rows.attentionloop import attend, attend_back
 from edbc.run.session import Stats
 
 
@@ -129,43 +125,3 @@ def test_attention_in_float64_and_where_passes_are_checked(kind: type[nn.Module]
     _, ran = net.run([sentence(rng)], stats)
     assert not [*net.depends_on_company(ran)]
     assert {str(path) for path in stats.paths.values()} == {"native"}
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 99), st.integers(1, 3), st.integers(1, 9), st.integers(1, 9), st.booleans(), st.booleans())
-def test_native_attention_is_torchs(seed: int, heads: int, width: int, depth: int, causal: bool, single: bool) -> None:
-    """Nodes of several lengths, of queries and of keys; outputs and gradients."""
-    rng, dtype = np.random.default_rng(seed), np.float32 if single else np.float64
-    queries, keys = rng.integers(1, 6, 3), rng.integers(1, 6, 3)
-    keys = queries if causal else keys
-    ptr = np.concatenate([[0], np.cumsum(np.maximum(queries, keys))])
-    columns = np.array([1, 1 + heads * width, 1 + 2 * heads * width])
-    rows = rng.standard_normal((ptr[-1], columns[2] + heads * depth + 2)).astype(dtype)
-    given_ = rng.standard_normal((ptr[-1], heads * depth)).astype(dtype)
-    output, gradient = np.zeros_like(given_), np.zeros_like(rows)
-    shape = ptr, queries, keys, columns, heads, width, depth, dtype(0.4), causal
-    attend(rows, rows, rows, *shape, output)
-    attend_back(rows, rows, rows, *shape, given_, gradient, gradient, gradient)
-    whole = torch.tensor(rows, requires_grad=True)
-    for v in range(3):
-
-        def part(which: int, count: int, size: int) -> torch.Tensor:
-            own = whole[ptr[v] : ptr[v] + count, columns[which] : columns[which] + heads * size]  # noqa: B023
-            return own.unflatten(1, (heads, size)).transpose(0, 1)
-
-        found = (
-            F.scaled_dot_product_attention(
-                part(0, queries[v], width),
-                part(1, keys[v], width),
-                part(2, keys[v], depth),
-                is_causal=causal,
-                scale=0.4,
-            )
-            .transpose(0, 1)
-            .flatten(1)
-        )
-        own = slice(ptr[v], ptr[v] + queries[v])
-        np.testing.assert_allclose(output[own], found.detach().numpy(), rtol=1e-4, atol=1e-5)
-        found.backward(torch.tensor(given_[own]))
-    assert whole.grad is not None
-    np.testing.assert_allclose(gradient, whole.grad.numpy(), rtol=1e-3, atol=1e-5)

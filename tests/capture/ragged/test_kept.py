@@ -652,3 +652,20 @@ def test_zeros_that_others_are_added_to_are_told_from_other_rows(first: int) -> 
     rng = Random(1)
     compiled = edbc.compile(model, [graph(rng) for _ in range(6)])
     require_eager(compiled, model, [graph(rng) for _ in range(5)])
+
+
+class ListOfOne(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+
+    def forward(self, ids: list[int]) -> Any:
+        return {"score": [self.words(torch.tensor(ids)).mean(0).relu()]}
+
+
+def test_what_is_recorded_at_once_is_no_other_graph(tmp_path: Path) -> None:
+    """Compiling asks for that, and refused the model: a list of one value was told in two ways."""
+    torch.manual_seed(0)
+    rng = Random(0)
+    net = edbc.compile(ListOfOne(), [sentence(rng) for _ in range(32)], policy="critical", plan=tmp_path / "plan.yaml")
+    require_eager(net, net.model, [sentence(rng) for _ in range(8)])

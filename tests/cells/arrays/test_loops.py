@@ -99,7 +99,8 @@ def run(loops: Loops, lengths: Sequence[Sequence[int]], given: Sequence[Sequence
     addresses += [np.array([of[k].data_ptr() + EDGE * loops.width for of in guarded]) for k in range(count)]
     loops.run(np.array(lengths, np.int64), addresses)
     for x in (x for of in guarded for x in of):
-        assert (x[:EDGE] == CANARY).all() and (x[-EDGE:] == CANARY).all()
+        assert (x[:EDGE] == CANARY).all()
+        assert (x[-EDGE:] == CANARY).all()
     return [[x[EDGE:-EDGE].view(shape) for x, shape in zip(of, node, strict=True)]
             for of, node in zip(guarded, shapes, strict=True)]  # fmt: skip
 
@@ -183,7 +184,8 @@ def test_a_function_of_one_row_may_be_another() -> None:
     """`squeeze` drops a dimension then: such nodes are torch's."""
     fields = fields_of(ONE, torch.float32)
     loops = forward_loops(lambda n, x: (x[0] @ x[0].t()).squeeze().sum(0), fields, 1, torch.float32)
-    assert loops is not None and loops.program.least == 2
+    assert loops is not None
+    assert loops.program.least == 2
 
 
 def test_accesses_outside_of_buffers_are_found() -> None:

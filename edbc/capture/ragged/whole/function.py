@@ -22,6 +22,8 @@ import torch
 from edbc.capture.record.signature import item_text
 from edbc.capture.record.table import Hole
 
+_WITH_NUMBERS = frozenset("eq ne lt le gt ge logical_not bitwise_not to bool float mul sub add rsub".split())
+"""Functions of each element of a tensor and numbers."""
 CHUNK = 64
 """Elements of a row of a packed constant."""
 
@@ -146,6 +148,22 @@ def triangle(like: torch.Tensor, n: int, m: int, diagonal: int, inside: float, o
         return torch.full((n, m), inside, dtype=dtype, device=like.device)
     below = torch.ones(n, m, dtype=torch.bool, device=like.device).tril(diagonal)
     return below if dtype is torch.bool and inside else torch.where(below, inside, outside).to(dtype)
+
+
+def told(root: Apply) -> Apply:
+    """A function of each element of a triangle as the triangle that it gives: `mask[:n, :n] == 0`."""
+    inner, *others = root.args or (None,)
+    is_plain = root.name in _WITH_NUMBERS and not root.kwargs and type(inner) is Apply
+    if not is_plain or not all(isinstance(x, int | float | torch.dtype) for x in others):
+        return root
+    if inner.name == "reshape":
+        made = told(root._replace(args=(inner.args[0], *others)))
+        return inner._replace(args=(made, *inner.args[1:])) if made.function is triangle else root
+    if inner.function is not triangle:
+        return root
+    *first, inside, outside, dtype = inner.args
+    found = root.function(torch.tensor([inside, outside], dtype=dtype), *others)
+    return inner._replace(args=(*first, *found.tolist(), found.dtype))
 
 
 def packed(tensor: torch.Tensor) -> torch.Tensor:

@@ -32,10 +32,10 @@ from edbc.capture.ragged.whole.function import (
     packed,
     pick,
     renumbered,
+    told,
     triangle,
     unpacked,
 )
-from edbc.capture.ragged.whole.fuse import folded, fused
 from edbc.capture.record.table import Hole, Operation
 from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.standins.made import Description, Made
@@ -253,7 +253,7 @@ def run_call(call: Call) -> Any:
         kwargs = {key: _met(value, leaves) for key, value in call.kwargs.items()}
         args = tuple([_placed(a, leaves) for a in args])
         kwargs = {key: _placed(value, leaves) for key, value in kwargs.items()}
-        return _result(folded(Apply(call.func, call.name, args, kwargs)), leaves)
+        return _result(told(Apply(call.func, call.name, args, kwargs)), leaves)
     except Unfit:
         if rec.place() != begin and not rec.keeping:
             rec.forget_since(*begin)
@@ -419,8 +419,7 @@ def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
     if first_of[0] != own:
         raise Unfit
     symbols = tuple(first_of.index(leaves.symbols[i]) for i in order)
-    expression, places = fused(renumbered(root, numbers), [r.at for r in rows], [r.ndim for r in rows])
-    function = RunFunction(expression, places, symbols, at)
+    function = RunFunction(renumbered(root, numbers), tuple([r.at for r in rows]), symbols, at)
     value_of_row = tuple(-1 - d for k, d in enumerate(seen.dims) if k != at)
     slot = rec.table.slot(class_of(torch.empty(value_of_row, dtype=seen.dtype, device="meta")))
     marks = [rec.number(bits, torch.int64) for bits in range(1, 1 << len(first_of))] if function.has_marks else []
