@@ -69,6 +69,8 @@ class RowFunction:
         which order it runs, which a convolution of all rows may have turned."""
         alone = torch.contiguous_format
         rows = [self._one(shared, *(x.clone(memory_format=alone) for x in row)) for row in zip(*values, strict=True)]
+        if len(rows) == 1:
+            return [result.unsqueeze(0) for result in rows[0]]
         return [torch.stack(results) for results in zip(*rows, strict=True)]
 
     def _whole(self, values: Sequence[torch.Tensor], shared: Shared) -> list[torch.Tensor] | None:

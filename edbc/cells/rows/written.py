@@ -9,6 +9,7 @@ Time and memory are those of the functions; a function is written once per cell.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -65,7 +66,8 @@ class Writer:
     def function(self, names: Iterable[str], before: str = "") -> Callable[..., Any]:
         """The function of so many arguments that all lines make."""
         between = "\n" + " " * (8 if before else 4)
-        text = f"def run({', '.join(names)}):\n    {before}{between if before else ''}{between.join(self.lines)}\n"
+        lines = between.join(_freeing(self.lines))
+        text = f"def run({', '.join(names)}):\n    {before}{between if before else ''}{lines}\n"
         exec(compile(text, "<written cell>", "exec"), self.scope)
         run: Callable[..., Any] = self.scope["run"]
         return run
@@ -147,6 +149,20 @@ class Writer:
         name = f"k{len(self.scope)}"
         self.scope[name] = item
         return name
+
+
+_LOCAL = re.compile(r"\b[vrx][0-9]+\b")
+
+
+def _freeing(lines: Sequence[str]) -> list[str]:
+    """The lines, each variable let go of behind the last that names it: its memory is in the caches still, and serves
+    the next."""
+    last = {name: number for number, line in enumerate(lines) for name in _LOCAL.findall(line)}
+    written: list[str] = []
+    for number, line in enumerate(lines):
+        free = [f"{name} = " for name in dict.fromkeys(_LOCAL.findall(line)) if last[name] == number]
+        written += [line, f"{''.join(free)}None"] if free and number < len(lines) - 1 else [line]
+    return written
 
 
 def _tensors_of(result: Any) -> list[torch.Tensor]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dis
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from torch.nn import functional as F
 
 import edbc
 from edbc.cells.rows import rowcode, written
-from edbc.cells.rows.evaluation import SMALL, Evaluation
+from edbc.cells.rows.evaluation import SMALL, EachRow, Evaluation
 from edbc.cells.rows.rowcode import FEW, row_code
 from edbc.run.reference import ProgramKernel
 from edbc.run.session import Net
@@ -136,3 +137,49 @@ def test_code_fills_nothing(net: Net) -> None:
     run = row_code(net.cell(net.table.operation_of_type[kind]))
     assert not any(item is written.fill for item in run.__globals__.values())
     assert [i.opname for i in dis.get_instructions(run)].count("FOR_ITER") == 1
+
+
+class Counting(torch.autograd.Function):
+    """Notes how many of its results are there."""
+
+    made: ClassVar[list[weakref.ref[Tensor]]] = []
+    alive: ClassVar[list[int]] = []
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        y = x + 1.0
+        Counting.made.append(weakref.ref(y))
+        Counting.alive.append(sum(ref() is not None for ref in Counting.made))
+        return y
+
+
+@edbc.cell
+class Chain(nn.Module):
+    """Results that the next operation alone needs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(9):
+            x = Counting.apply(x)
+        return x
+
+
+def test_what_nothing_reads_any_more_is_let_go() -> None:
+    """Each operation finds its operand and what that was made of, however long the chain is."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.chain = nn.Linear(4, 4), Chain()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.chain(self.up(x))
+
+    net = bound(Model(), instances(3))
+    with torch.no_grad():
+        net(instances(1))
+        (kind,) = [k for k, t in enumerate(net.table.types) if t is not None and t.op.startswith("cell")]
+        evaluation = Evaluation(net.cell(net.table.operation_of_type[kind]))
+        for run in (lambda: net(instances(1)), lambda: evaluation.values(EachRow(1), [torch.ones(1, 12)], {})):
+            Counting.alive.clear()
+            run()
+            assert 0 < max(Counting.alive) <= 3
