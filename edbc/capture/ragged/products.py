@@ -56,6 +56,7 @@ def _of_two(call: Call, left: Ragged, right: Ragged) -> Any:
 
 def _of_rows(call: Call, left: Ragged, right: Any) -> Any:
     """Definition (1)."""
+    right = _of_one(right) if right.ndim <= left.ndim else right
     if right.ndim <= 2:
         return call.of_rows((left, right), {}, left.at, torch.matmul)
     at, rec = max(left.ndim, right.ndim) - 2, call.rec
@@ -72,11 +73,22 @@ def _of_rows(call: Call, left: Ragged, right: Any) -> Any:
 
 def _of_columns(call: Call, left: Any, right: Ragged) -> Any:
     """Definition (1)."""
+    rec, at = call.rec, max(left.ndim, right.ndim) - 1 - (left.ndim == 1)
+    left = _of_one(left) if left.ndim <= right.ndim else left
+    if type(left) is Shared and (left.ndim == 2 or left.ndim > right.ndim == 2):  # one matrix of all, as of rows
+        matrix, shape = left.flatten(0, -2), left.shape[:-1]
+        return each_row(rec, [right], lambda row: rec.function(F.linear, (row, matrix), {}).unflatten(-1, shape), at)
 
     def one(column: Any) -> Any:
-        return call.rec.function(torch.matmul, (left, column.unsqueeze(-1)), {}).squeeze(-1)
+        return rec.function(torch.matmul, (left, column.unsqueeze(-1)), {}).squeeze(-1)
 
-    return each_row(call.rec, [right], one, max(left.ndim, right.ndim) - 1 - (left.ndim == 1))
+    return each_row(rec, [right], one, at)
+
+
+def _of_one(matrices: Any) -> Any:
+    """The matrix of a batch of one that belongs to the model; anything else as it is."""
+    is_one = type(matrices) is Shared and matrices.ndim > 2 and matrices.shape[:-2].numel() == 1
+    return matrices.reshape(matrices.shape[-2:]) if is_one else matrices
 
 
 def _of_batches(call: Call, left: Any, right: Any, place: int) -> Any:

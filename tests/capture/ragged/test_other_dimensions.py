@@ -143,3 +143,36 @@ def test_channels_may_come_first() -> None:
             return F.relu(self.window(x)).mean(-1)
 
     assert of_model(Model(), lambda rng: points(rng)[0].T.contiguous()).plan.ragged == ("f32[3,n]",)
+
+
+class Matrices(nn.Module):
+    """Products with the model's matrices, on either side, of rows and columns, with batches of one and of heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(3, HIDDEN)
+        self.flat, self.one = nn.Parameter(torch.randn(5, HIDDEN)), nn.Parameter(torch.randn(1, 6, HIDDEN))
+        self.heads = nn.Parameter(torch.randn(HEADS, 4, HIDDEN))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        rows = self.up(x)
+        columns, alone = rows.permute(0, 2, 1), rows[0].T
+        one = self.one.repeat(x.size(0), 1, 1)
+        products = [
+            torch.bmm(one, columns), torch.matmul(self.flat, columns), self.flat @ alone, torch.matmul(self.one, alone),
+            torch.matmul(self.heads, alone), torch.bmm(rows, one.transpose(1, 2)), rows[0] @ self.one.transpose(1, 2),
+            self.heads @ columns,
+        ]  # fmt: skip
+        return [product.sum((-2, -1)) for product in products], torch.tanh(products[0]).sum(2)
+
+
+def test_the_models_matrices_are_of_every_row() -> None:
+    """A product of each row, that those of all rows are one of; torch runs those of heads with batches of their own."""
+    torch.manual_seed(0)
+    net = of_model(Matrices(), points)
+
+    whole = [
+        t.signature for t in net.plan.types if t.signature.startswith("torch.matmul") and "unsqueeze" in t.signature
+    ]
+    assert len(whole) == 1
+    assert "heads" in whole[0]
