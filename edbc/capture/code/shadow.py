@@ -837,7 +837,9 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
             at = indices.shape.index(1)
             rows = embedded(recorder, table, indices.select(at, 0))
             if type(rows) is Ragged:
-                return rows.unsqueeze(at)
+                rows = rows.unsqueeze(at)
+                rows.is_own = True
+                return rows
         if isinstance(indices, Lazy):
             indices = indices.materialise()
         options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}

@@ -29,7 +29,7 @@ _OP = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max",
 """Reductions that are one node."""
 _REDUCE = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
 """Of `scatter_reduce` and `index_reduce`."""
-_OPERATORS = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.true_divide}
+_OPERATORS = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "idiv": torch.true_divide}
 
 
 def reduced(call: Call, ragged: Ragged, dims: tuple[int, ...], keepdim: bool) -> Any:

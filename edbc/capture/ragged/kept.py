@@ -51,7 +51,7 @@ from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vecto
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import rebuilt
-from edbc.capture.standins.standin import PLAIN, Shared, Slot, Value, value_of
+from edbc.capture.standins.standin import PLAIN, Shared, Slot, Symbol, Value, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -173,6 +173,8 @@ class Rows(NamedTuple):
     source: int
     slot: Slot
     at: int
+    is_own: bool = False
+    """See `Symbol.is_own`."""
 
 
 class One(NamedTuple):
@@ -271,7 +273,11 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[i
         if is_size:
             return len(refs)
         is_row = type(place) is Rows
-        return Ragged(rec, refs, place.slot, place.at) if is_row else value_of(rec, refs.start, place.slot)
+        if not is_row:
+            return value_of(rec, refs.start, place.slot)
+        made = Ragged(rec, refs, place.slot, place.at)
+        made.is_own = place.is_own
+        return made
 
     return _placed(item, value)
 
@@ -390,21 +396,32 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     if type(known) is KeptCall:
         found = known.again(rec, given)
         if found is not NotImplemented:
-            return found
+            return shared(found, given.rows)
         by_sizes = True
     if by_sizes:
         known = rec.functions.get((key, given.sizes()))
     if by_sizes and type(known) is KeptCall:
         found = known.again(rec, given)
         rec.kept_sizes[key, given.sizes()] += 1
-        return function(module, *args) if found is NotImplemented else found
+        return function(module, *args) if found is NotImplemented else shared(found, given.rows)
     if known is NOT_KEPT or rec.keeping or not may_keep(given):
         return function(module, *args)
     rows, indices = iter(given.rows), iter(given.indices)
     shown = tuple(x if type(x) is torch.Tensor and t is not x else _symbolic(rec, x, rows, indices)
                   for x, t in zip(args, told, strict=True))  # fmt: skip
     call = lambda of: function(module, *of)  # noqa: E731
-    return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
+    return shared(first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args)), given.rows)
+
+
+def shared(result: Any, given: Iterable[Any]) -> Any:
+    """What a call gives, which may show the memory of what it was given, unless it is memory of its own."""
+    if not (isinstance(result, Symbol) and result.is_own):
+        for item in given:
+            if type(item) is list or type(item) is tuple:
+                shared(None, item)
+            elif isinstance(item, Symbol) and item.is_own:
+                item.is_own = False  # type: ignore[misc]
+    return result
 
 
 def _with_lengths_told(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -666,6 +683,8 @@ class _Keeping:
             assert type(table) is Shared
             if numbers.value != count:
                 raise CannotKeep
+            if numbers.like[1] < 0 and numbers.like[2] > 1:  # other rows, which no run may have had yet
+                self.argument(*numbers.like)
             return First(table, self.draft.count_of(self.sized(numbers.like)))
         number = self.indices.get(numbers.offset)
         if number is None or numbers.size != count:
@@ -708,7 +727,7 @@ class _Keeping:
                 raise CannotKeep
             source = self.result(register)
             self.zeros |= {source} if source >= 0 and item.refs.start in self.rec.zeros else set()
-            return Rows(source, item.row, item.at)
+            return Rows(source, item.row, item.at, item.is_own and source >= 0)
         if kind is Value:
             register = self.values.get(item.ref)
             if register is None:

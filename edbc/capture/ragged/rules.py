@@ -24,7 +24,7 @@ import torch
 from edbc.capture.code.sequential import is_unseen
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep
+from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
@@ -162,7 +162,9 @@ def _kept(call: Call) -> Any:
     """Dropout that is off, and what returns its argument."""
     if call.name in rules.DROPOUTS and rules.is_off(call.name, call.args, call.kwargs):
         return call.args[0]
-    return elementwise(call)
+    result, first = elementwise(call), call.args[0]
+    is_first = type(result) is Ragged and type(first) is Ragged and result.refs == first.refs
+    return first if is_first and result.row is first.row else result
 
 
 def _num_normalized(call: Call) -> int:
@@ -223,7 +225,14 @@ def _of_classes(call: Call) -> Any:
     return losses if reduction == "none" else function(getattr(torch, reduction), (losses,), {})
 
 
+def _requiring_grad(call: Call) -> Any:
+    """`requires_grad_`, of rows that require none."""
+    is_told = type(call.args[0]) is Ragged and call.rec.requires_none_of(call.args[0])
+    return call.args[0] if is_told else NotImplemented
+
+
 _RULES: dict[str, Rule] = {
+    "requires_grad_": _requiring_grad,
     **dict.fromkeys(_ALONG, along),
     "linear": _of_last(lambda _: 1),
     "layer_norm": _of_last(_num_normalized),
@@ -257,10 +266,27 @@ def rule_of(name: str) -> Rule | None:
 def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
+    result = _known_call(rec, func, args, kwargs, name)
+    if rules.name_of(func) not in _COMPUTE:
+        return shared(result, (*args, *kwargs.values()))
+    if type(result) is Ragged or type(result) is Pairs:
+        result.is_own = True
+    return result
+
+
+_COMPUTE = frozenset(
+    "add radd sub rsub mul rmul multiply truediv rtruediv true_divide div matmul rmatmul bmm mm baddbmm linear softmax "
+    "log_softmax layer_norm rms_norm tanh sigmoid gelu silu exp log sqrt rsqrt pow neg masked_fill sum mean amax "
+    "amin".split()
+)
+"""Functions whose result is no argument and no view of one, by the names that calls have."""
+
+
+def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     if rec.symbolic and has_mask(args, kwargs):
         return call_of_masks(rec, func, name or rules.name_of(func), args, kwargs)
     key, known, given = None, None, Given([], [], [])
-    if rec.books is None or rules.name_of(func) not in rules.VIEWS:
+    if rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS:
         parts: list[Any] = [Ragged, func]
         if is_keyed(rec, args, parts, given) and (not kwargs or is_keyed(rec, kwargs.items(), parts, given)):
             if not given.rows:

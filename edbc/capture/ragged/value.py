@@ -131,7 +131,7 @@ class Whole(NamedTuple):
 class Ragged(Lazy):
     """Definition (1)."""
 
-    __slots__ = ("aliased", "at", "rec", "refs", "row")
+    __slots__ = ("aliased", "at", "is_own", "rec", "refs", "row")
 
     def __init__(self, rec: Recorder, refs: range, row: Slot, at: int = 0):
         self.rec = rec
@@ -140,6 +140,7 @@ class Ragged(Lazy):
         self.row = row
         self.at = at
         self.whole = None
+        self.is_own = False
         self.aliased = False
         """Whether something else may show the same memory, where books are kept (`trace.changes`)."""
 
@@ -221,6 +222,7 @@ class Ragged(Lazy):
 
     def _of(self, ref: int) -> Value:
         rec = self.rec
+        self.is_own = False
         value = value_of(rec, ref, self.row)
         if rec.books is not None:
             self.aliased = True
@@ -252,13 +254,19 @@ class Ragged(Lazy):
         """The one row `count` times, as broadcasting does."""
         return self.like(filled(self.rec, self.refs[0], count)) if len(self.refs) == 1 != count else self
 
+    def is_as(self, other: Any) -> bool:
+        """See Lazy."""
+        if type(other) is not Ragged or other.at != self.at or len(other.refs) != len(self.refs):
+            return False
+        return other.row.shape == self.row.shape and other.row.dtype is self.row.dtype
+
     def become(self, other: Ragged) -> None:
         """Show other rows from now on: a change in place."""
         self.refs, self.row, self.at, self.whole = other.refs, other.row, other.at, None
 
     def without_gradient(self) -> Ragged:
         """The same rows, seen such that no gradient passes."""
-        rec = self.rec
+        rec, self.is_own = self.rec, False
         seen: Value = rec.without_gradient(value_of(rec, PLACE, self.row))
         return Ragged(rec, self.refs, seen.slot, self.at)
 

@@ -520,7 +520,7 @@ def _overlaps(rec: Recorder, shape: tuple[int, ...], views: tuple[View, ...]) ->
 
 
 _OPERATORS = {
-    "iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.true_divide,
+    "iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "idiv": torch.true_divide,
     "ifloordiv": torch.floor_divide, "imod": torch.remainder, "ipow": torch.pow, "iand": torch.bitwise_and,
     "ior": torch.bitwise_or, "ixor": torch.bitwise_xor,
 }  # fmt: skip

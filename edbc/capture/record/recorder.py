@@ -557,6 +557,14 @@ class Recorder:
             return not any(tensor.requires_grad for tensor in (*pool, *pool.matrices))
         return type(pool) is list and not pool[self.external_index[number]].requires_grad
 
+    def requires_none_of(self, item: Any) -> bool:
+        """The same of any stand-in, and of real tensors."""
+        if type(item) is Ragged:
+            return all(self.requires_none(value_of(self, ref, item.row)) for ref in item.refs)
+        if type(item) is Shared:
+            return not any(self.tracer.shared(SharedRef(name)).requires_grad for name in item.ref.names)
+        return self.requires_none(item) if type(item) is Value else not item.requires_grad
+
     def has_switched(self, entry: int) -> bool:
         """Whether gradients were off for an entry from that one on."""
         return any(place >= entry for place in self._switches)

@@ -125,7 +125,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if name in rules.DROPOUTS and rules.is_off(name, args, kwargs):
         return args[0]
     if name == "requires_grad_":
-        return _requiring_grad(*args, **kwargs)
+        return requiring_grad(rec, *args, **kwargs)
     if name in DRAWN and rec.tracer.may_draw and not rules.is_off(name, args, kwargs):
         return DRAWN[name](rec, name, *args, **kwargs)
     if name == "type" and isinstance(args[0], Symbol):
@@ -182,9 +182,9 @@ def _of_either(rec: Recorder, func: Any, value: Any, *args: Any) -> Any:
     return rec.function(func, (value, *args), {}) if isinstance(value, Symbol) else func(value, *args)
 
 
-def _requiring_grad(value: Any, requires_grad: bool = True) -> Any:
-    """The tensor itself: whom gradients reach through it does not change."""
-    if not requires_grad:
+def requiring_grad(rec: Recorder, value: Any, requires_grad: bool = True) -> Any:
+    """The tensor itself: whom gradients reach through it does not change, nor where none do."""
+    if not requires_grad and not rec.requires_none_of(value):
         refuse("requires_grad_(False) of a recorded tensor", "use x.detach(), as eager PyTorch asks for")
     return value
 
@@ -245,8 +245,11 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index) -> Any
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
     if isinstance(indices, Index):
-        return indices.rows_of(table)
-    rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
+        rows = indices.rows_of(table)
+    else:
+        rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
+    if type(rows) is Ragged:
+        rows.is_own = True
     return rec.copied(rows) if type(rows) is Value else rows
 
 

@@ -249,6 +249,8 @@ class Symbol:
     rec: Recorder
     is_at_once = False
     """Whether eager code has the tensor at once, of the instance alone."""
+    is_own = False
+    """Whether it is memory of its own in eager, which no other object shows, as far as that is known without books."""
 
     def __init_subclass__(cls) -> None:
         cls.__name__ = "Tensor"  # Python's own messages have it: 'Tensor' object has no attribute 'hidden'
@@ -403,8 +405,9 @@ class Symbol:
 
 
 _item, _numpy, _tolist = _reading_number("item"), _reading("numpy"), _reading("tolist")
-_UNNAMED = 3
-"""References to a stand-in that is in an expression alone: there, in the method that asks, and in its question."""
+_UNNAMED, _NAMED_ONCE = 3, 4
+"""References to a stand-in that is in an expression alone: there, in the method that asks, and in its question; to one
+that a variable has too, or an item of a list, and nobody else."""
 
 
 def as_python_has_it(index: Any) -> Any:
@@ -499,7 +502,12 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
     function, anew = getattr(torch.Tensor, f"__i{name}__"), getattr(torch.Tensor, f"__{name}__")
 
     def change(self: Any, other: Any) -> Any:
-        is_part = sys.getrefcount(self) <= _UNNAMED and type(self) is Value and self.rec.books is None
+        count = sys.getrefcount(self)
+        if self.is_own and count <= _NAMED_ONCE and self.rec.books is None and self.rec.flows:
+            new = self.rec.function(anew, (self, other), {})
+            if self.is_as(new):  # it is assigned to the only name
+                return new
+        is_part = count <= _UNNAMED and type(self) is Value and self.rec.books is None
         if is_part and issubclass(type(changed_item_of(sys._getframe(1))), Symbol):
             new = self.rec.function(anew, (self, other), {})
             if new.shape == self.shape and new.dtype is self.dtype:
@@ -809,6 +817,7 @@ class Shared(Symbol):
             return self.lookup(int(index))
         if type(index) is tuple:
             found = self.rec.corner(self, index) if self.rec.ragged else None
+            found = self._first_rows(index) if found is None else found
             return self._element(index) if found is None else found
         if type(index) is slice and self.tensor.ndim and (self.rec.ragged or self.rec.sizes is not None):
             return self.rec.rows_between(self, index)
@@ -822,6 +831,24 @@ class Shared(Symbol):
             return None
         return self._many(numbers)
 
+    def _first_rows(self, index: tuple[Any, ...]) -> Any:
+        """`table[:, :n]` of a table in a batch of one: rows of it in a batch of one; None of any other way."""
+        at = next((d for d, which in enumerate(index) if not _is_all(which)), 0)
+        is_one = at > 0 and type(index[at]) is slice and all(map(_is_all, index[at + 1 :]))
+        if not is_one or self.tensor.shape[:at].numel() != 1 or not (self.rec.ragged or self.rec.sizes is not None):
+            return None
+        found = self._with_first(at + 1)._rows(index[at])
+        for _ in range(at if found is not None else 0):
+            found = found.unsqueeze(0)
+        return found
+
+    def _with_first(self, count: int) -> Shared:
+        """With so many first dimensions as one."""
+        flat: Shared | None = self._flat.get(count)
+        if flat is None:
+            flat = self._flat[count] = self.rec.function(torch.Tensor.flatten, (self, 0, count - 1), {})
+        return flat
+
     def _element(self, index: tuple[Any, ...]) -> Any:
         """`table[i, j]`, a look-up in the table with its first dimensions as one; None where there are no integers
         alone."""
@@ -833,10 +860,7 @@ class Shared(Symbol):
             if not -size <= i < size:
                 raise IndexError(f"index {i} is out of bounds for dimension {dim} with size {size}")
             place = place * size + int(i) % size
-        flat: Shared | None = self._flat.get(count)
-        if flat is None:
-            flat = self._flat[count] = self.rec.function(torch.Tensor.flatten, (self, 0, count - 1), {})
-        return flat.lookup(place)
+        return self._with_first(count).lookup(place)
 
     def _many(self, indices: list[int]) -> Any:
         rec = self.rec
@@ -869,6 +893,11 @@ class Shared(Symbol):
         return self.rows
 
 
+def _is_all(which: Any) -> bool:
+    """Whether it is `:`; sizes that are symbols are not asked."""
+    return type(which) is slice and which.start is None and which.stop is None and which.step is None
+
+
 def is_matrix(item: Any) -> bool:
     """True for a matrix of parameters, which is no operand of a cell."""
     return type(item) is Shared and item.is_matrix
@@ -883,6 +912,10 @@ class Lazy(Symbol):
 
     __slots__ = ("whole",)
     whole: Value | None
+
+    def is_as(self, other: Any) -> bool:
+        """Whether another one has its shape and dtype, and may stand in its place."""
+        return False
 
     def make(self) -> Value:
         """The tensor as a node."""

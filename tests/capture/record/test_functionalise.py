@@ -26,6 +26,15 @@ def program(function: Expression) -> Expression:
 
 
 @program
+def divided(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    h /= 3.0
+    h %= 4.0
+    h **= 2
+    return h * x
+
+
+@program
 def augmented(m: Any, x: Any) -> Any:
     h = m.linear(x)
     other = h

@@ -141,11 +141,20 @@ class Pairs(Lazy):
     """A value of two ragged dimensions: an expression. `dims` has the symbol of each dimension, or its size as a
     negative number less one."""
 
-    __slots__ = ("dims", "dtype_", "leaves", "rec", "root")
+    __slots__ = ("dims", "dtype_", "is_own", "leaves", "rec", "root")
 
     def __init__(self, rec: Recorder, root: Apply, leaves: Leaves, dims: tuple[int, ...], dtype: torch.dtype):
         self.rec, self.root, self.leaves, self.dims, self.dtype_ = rec, root, leaves, dims, dtype
-        self.whole = None
+        self.whole, self.is_own = None, False
+
+    def is_as(self, other: Any) -> bool:
+        """See Lazy."""
+        if type(other) is not Pairs or other.dtype is not self.dtype or len(other.dims) != len(self.dims):
+            return False
+        return all(
+            a == b if a < 0 or b < 0 else self.leaves.length(a)[0] == other.leaves.length(b)[0]
+            for a, b in zip(self.dims, other.dims, strict=True)
+        )
 
     @property
     def shape(self) -> Any:

@@ -1,0 +1,203 @@
+"""Rows that change in place: `h += x` and its like, where nobody else shows their memory, and where somebody does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from rowparity import HIDDEN, VOCAB, of_model, sentence
+from torch import nn
+
+
+class Net(nn.Module):
+    """A function of two matrices of rows, the layers that made them, and a table of positions in a batch of one."""
+
+    positions: torch.Tensor
+
+    def __init__(self, compute: Callable[..., Any]) -> None:
+        super().__init__()
+        self.words, self.up, self.out = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 4)
+        self.drop, self.compute = nn.Dropout(0.5), compute
+        self.register_buffer("positions", torch.randn(1, 20, HIDDEN))
+
+    def forward(self, ids: list[int]) -> Any:
+        return self.compute(self, torch.tensor(ids))
+
+
+def of_layer(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids)
+    h = net.drop(net.up(words))
+    h += words
+    return net.out(h)
+
+
+def of_look_up(net: Net, ids: torch.Tensor) -> Any:
+    h = net.words(ids)
+    h *= HIDDEN**0.5
+    h -= 1.0
+    return net.out(h)
+
+
+def of_item(net: Net, ids: torch.Tensor) -> Any:
+    kept = {"h": net.up(net.words(ids))}
+    kept["h"] /= 3.0
+    return net.out(kept["h"])
+
+
+def of_scores(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids)
+    scores = net.up(words) @ words.t()
+    scores /= HIDDEN**0.5
+    scores *= 2.0
+    return scores.softmax(-1) @ words
+
+
+def of_scores_of_rows_that_change(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids)
+    h = net.up(words) * 1.0
+    scores = h.detach() @ words.t()
+    h = h * 2.0
+    h += 1.0
+    return scores.softmax(-1) @ h
+
+
+ALONE = [of_layer, of_look_up, of_item, of_scores, of_scores_of_rows_that_change]
+
+
+def under_two_names(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    other = h
+    h += 1.0
+    return net.out(other) * h.sum()
+
+
+def of_dropout(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    same = net.drop(h)
+    same *= 3.0
+    return net.out(h)
+
+
+def in_a_list(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    kept = [h]
+    h += 1.0
+    return net.out(kept[0])
+
+
+def changed(h: Any) -> Any:
+    h += 1.0
+    return h * 2.0
+
+
+def of_an_argument(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    return changed(h) * net.out(h).sum()
+
+
+def with_a_view(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    seen = h.view(-1, 2, HIDDEN // 2)
+    h *= 2.0
+    return net.out(h), seen.sum(0)
+
+
+def with_a_row(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    row = h[0]
+    h -= 1.0
+    return net.out(h) * row.sum()
+
+
+def with_a_part(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    part = h[:, :2]
+    part *= 0.5
+    return net.out(h)
+
+
+def heads(h: Any) -> Any:
+    return h.view(-1, 2, HIDDEN // 2).transpose(0, 1)
+
+
+def with_a_view_of_a_function(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    seen = heads(h)
+    h += 1.0
+    return net.out(h), seen.sum(1)
+
+
+def with_scores_seen_otherwise(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids)
+    scores = net.up(words) @ words.t()
+    seen = scores.t()
+    scores /= 3.0
+    return scores.softmax(-1) @ words + seen.softmax(-1) @ words
+
+
+def of_a_cast(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    same = h.float()
+    h += 1.0
+    return net.out(h), same
+
+
+def with_zeros(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    other = torch.zeros_like(h) + h
+    other += 1.0
+    return net.out(h), other
+
+
+SHARED = [under_two_names, of_dropout, in_a_list, of_an_argument, with_a_view, with_a_row, with_a_part,
+          with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast, with_zeros]  # fmt: skip
+
+
+def positions_of_a_batch(net: Net, ids: torch.Tensor) -> Any:
+    h = net.words(ids.unsqueeze(0))
+    h = h + net.positions[:, : h.size(1)].clone().detach()
+    return net.out(net.up(h).tanh()).sum(1)
+
+
+def positions_that_are_told_to_require_none(net: Net, ids: torch.Tensor) -> Any:
+    h = net.words(ids.unsqueeze(0))
+    h = h + net.positions[:, : h.size(1), :].requires_grad_(False)
+    return net.out(net.up(h).tanh()).sum(1)
+
+
+@pytest.mark.parametrize("compute", [*ALONE, positions_of_a_batch, positions_that_are_told_to_require_none])
+def test_rows_stay_rows(compute: Callable[..., Any]) -> None:
+    """Numbers and gradients are eager's, and no row is stacked, but those that forward returns."""
+    net = of_model(Net(compute), sentence)
+    recorder = net._idle[0][1]
+    assert recorder.ragged
+    assert not recorder.keeps_books
+
+
+@pytest.mark.parametrize("compute", SHARED)
+def test_whoever_shows_the_memory_sees_the_change(compute: Callable[..., Any]) -> None:
+    """As in eager PyTorch."""
+    of_model(Net(compute), sentence)
+
+
+def test_whole_forwards_that_begin_with_positions_are_kept() -> None:
+    """`h + table[:, : h.size(1)]` is one run for each later instance, whichever of the two a run takes first."""
+    net = of_model(Positions(), sentence)
+    recorder = net._idle[0][1]
+    before = recorder.found_forwards
+    net([[1, 2, 3], [4, 5, 6, 7], [1] * 9])
+    assert recorder.found_forwards == before + 3
+
+
+class Positions(Net):
+    """The same as a closed forward."""
+
+    def __init__(self) -> None:
+        super().__init__(positions_of_a_batch)
+
+    def forward(self, ids: list[int]) -> Any:
+        h = self.words(torch.tensor(ids).unsqueeze(0))
+        h = h + self.positions[:, : h.size(1)].clone().detach()
+        return self.out(self.up(h).tanh()).sum(1)
