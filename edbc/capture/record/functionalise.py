@@ -435,11 +435,15 @@ class KeepsBooks(TorchFunctionMode):
                 args = args[0], as_python_has_it(args[1])
             return self.rec.function(func, args, kwargs, rules.name_of(func))
         result = func(*args, **kwargs)
+        if func in _UNSET:  # as what memory holds by chance is no graph that comes twice
+            with torch._C.DisableTorchFunction():
+                result.zero_()
         if type(result) in _MADE:
             changes.made(result, (args, kwargs))
         return result
 
 
+_UNSET = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 _MADE = (torch.Tensor, tuple, list)
 """What functions return that make tensors: most that see every call of torch's tell sizes and dtypes."""
 
