@@ -8,8 +8,9 @@ import torch
 from _sentences import Pair
 from _text import word_id
 from _trees import Tree
+from helpers import bound
 from torch import nn
-from zoo import run, small
+from zoo import model, run, small
 
 TOLERANCE = 1e-13
 Weights = dict[str, np.ndarray]
@@ -231,3 +232,9 @@ def test_chain_of_two_hundred_runs(name: str) -> None:
 
     per_node, *_ = run(small(name), tree).values()
     assert len(per_node) == 401
+
+
+def test_rows_that_make_no_fewer_types_are_none() -> None:
+    """The results of a tree, stacked: as many types with rows, at the same cost."""
+    trees = model("tree_lstm").sample(8, 0, vocab_size=50)
+    assert bound(small("tree_lstm"), trees, "auto", rows=False).plan.ragged == ()

@@ -219,6 +219,8 @@ class Trial(NamedTuple):
     cost: float
     used: dict[str, int]
     """Types of each cell that has nodes."""
+    types: int = 0
+    """That have nodes, all of them."""
 
 
 def choose(found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial]) -> tuple[list[Candidate], Trial]:
