@@ -91,16 +91,34 @@ class PackedWeights:
     @property
     def pack(self) -> Pack:
         """The weights as the parameters are now. One comparison per parameter when none has changed."""
+        return self.pack_with({})
+
+    def pack_with(self, made: dict[Any, Any]) -> Pack:
+        """The same, with what other programs have `made` of equal weights meanwhile: types that differ in a size alone
+        read the same."""
         tensors = [home[name] for home, name in self._homes]
         packing = self._packing
         before = None if packing is None else packing.seen
         seen = Seen.now(tensors, self._names, self.device, before)
         if packing is None or seen is not before:
-            packing = self._packing = _Packing(seen, self._pack_of(tensors))
+            packing = self._packing = _Packing(seen, self._pack_of(tensors, made))
         packing.pack.follow()
         return packing.pack
 
-    def _pack_of(self, tensors: Sequence[torch.Tensor]) -> Pack:
+    def _pack_of(self, tensors: Sequence[torch.Tensor], made: dict[Any, Any]) -> Pack:
+        key = self._packed_refs, tuple(self.program.weights), self.dtype, self.shape
+        if key not in made:
+            made[key] = self._packed_of(tensors), {}
+        packed, transposed = made[key]
+        vectors = {}
+        for ref in self._refs:
+            if (ref, self.dtype) not in made:
+                made[ref, self.dtype] = self._tensor(ref).reshape(-1).clone()
+            vectors[ref] = made[ref, self.dtype]
+        matrices, biases = tuple(m for m, _ in packed), tuple(b for _, b in packed)
+        return Pack(matrices, biases, vectors, origin(self.device), transposed)
+
+    def _packed_of(self, tensors: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         read = [
             self._tensor(ref) if number is None or tensors[number].dtype != self.dtype else tensors[number]
             for ref, number in zip(self._packed_refs, self._whole, strict=True)
@@ -112,8 +130,7 @@ class PackedWeights:
         ]  # fmt: skip
         if not is_native and self.shape is not None:
             packed = [_panels(self.shape, *one) for one in packed]
-        vectors = {ref: self._tensor(ref).reshape(-1).clone() for ref in self._refs}
-        return Pack(tuple(m for m, _ in packed), tuple(b for _, b in packed), vectors, origin(self.device))
+        return packed
 
     def _moves_of(self, read: Sequence[torch.Tensor], shape: Shape | None) -> list[tuple[torch.dtype, Moves]]:
         """How all weights of a dtype are packed; made once."""
@@ -151,7 +168,8 @@ class PacksOfAll:
         # Looked at before they are packed: what changes meanwhile differs from it the next time.
         seen = Seen.now([home[name] for home, name in self._homes], self._names, self._weights[0].device, before)
         if known is None or seen is not before:
-            known = self._known = seen, tuple(each.pack for each in self._weights)
+            made: dict[Any, Any] = {}
+            known = self._known = seen, tuple(each.pack_with(made) for each in self._weights)
         else:
             for pack in known[1]:
                 pack.follow()

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from bound import plan_for
+from helpers import bound as bound_alone
 from helpers import require_eager
 from torch import nn
 
@@ -319,3 +320,29 @@ def test_programs_are_compared_together() -> None:
         readers = {name for name, one, other in zip(weights, before, after, strict=True) if one is not other}
         assert readers == ({"odd"} if changed is model.odd.scale else {"even", "odd"})
         before = after
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm = nn.Linear(SIZE, SIZE), nn.LayerNorm(SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(self.up(x)))
+
+
+def test_types_that_differ_in_a_size_share_what_is_packed() -> None:
+    """Before and after a change: each was packed for every size, which was half of a training step of 16 sizes."""
+    torch.manual_seed(0)
+    model = Normed().eval()
+    instances = [torch.randn(n, SIZE) for n in (2, 3, 5)]
+    net = bound_alone(model, instances, "auto", rows=None)
+    for _ in range(2):
+        require_eager(net, instances)
+        packs = PacksOfAll([kernel.weights for kernel in map(net.kernel, range(len(net.plan.types)))]).packs
+        assert len(packs) >= 3
+        for of in zip(*[pack.tensors() for pack in packs], strict=True):
+            assert len({tensor.data_ptr() for tensor in of}) == 1
+        with torch.no_grad():
+            model.up.weight.mul_(0.5)
+            model.norm.weight.add_(0.1)

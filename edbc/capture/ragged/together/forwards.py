@@ -302,7 +302,7 @@ class _Taken(NamedTuple):
         return (
             bool((sizes > 0).all())
             and bool((self.sizes(are_single) == 1).all())
-            and not np.isin(steps[:, held], (INDICES, REFS)).any()
+            and not any(((steps[:, k] == INDICES) | (steps[:, k] == REFS)).any() for k in held)
         )
 
     def sizes(self, counts: Sequence[Count]) -> Ints:
