@@ -26,6 +26,51 @@ class Windows(nn.Module):
         return F.max_pool1d(x, 2, 1, 1)[0].sum(1), F.avg_pool1d(y, 3, 2, 1).sum(1), y.mean(-1)
 
 
+class WindowsOfWords(nn.Module):
+    """Kernels as wide as a word, and pooling over all that there is."""
+
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        self.words, self.channels = nn.Embedding(VOCAB, HIDDEN), channels
+        self.first = nn.Conv2d(channels, 5, (3, HIDDEN), padding=(2, 0))
+        self.second = nn.Conv2d(channels, 4, (2, HIDDEN), stride=(2, 1), padding=(3, 0), dilation=(2, 1), bias=False)
+        self.one = nn.Conv2d(channels, 3, (1, HIDDEN))
+        self.out = nn.Linear(12, 2)
+
+    def forward(self, ids: list[int]) -> Any:
+        h = self.words(torch.tensor(ids)).unsqueeze(0).unsqueeze(1)
+        h = h.expand(-1, self.channels, -1, -1)
+        x, y, z = [torch.tanh(layer(h)).squeeze(3) for layer in (self.first, self.second, self.one)]
+        found = [F.max_pool1d(x, x.size(2)).squeeze(2), F.max_pool1d(y, kernel_size=y.shape[2]).squeeze(-1)]
+        return self.out(torch.cat([*found, F.avg_pool1d(z, z.size(-1)).view(1, -1)], 1))
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_kernels_as_wide_as_words_are_functions_of_windows(channels: int) -> None:
+    """Each forward is one run whatever its length, one that is shorter than another's windows too."""
+    net = of_model(WindowsOfWords(channels), sentence)
+    recorder = net._idle[0][1]
+    assert recorder.ragged
+    before = recorder.found_forwards
+    net([[1, 2, 3], [4, 5, 6, 7, 8], [9] * 4])
+    assert recorder.found_forwards == before + 3
+
+
+def test_pooling_of_less_than_all_is_of_windows() -> None:
+    """A number that is the length of one sentence is not that of another."""
+
+    class Pooled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(VOCAB, HIDDEN)
+
+        def forward(self, ids: list[int]) -> Any:
+            h = self.words(torch.tensor(ids)).t().unsqueeze(0)
+            return F.max_pool1d(h, 3, padding=1).sum(2), F.max_pool1d(h, h.size(2), 1).squeeze(2)
+
+    of_model(Pooled(), sentence)
+
+
 class Steps(nn.Module):
     """A recurrent layer in one direction, of a sequence without a batch."""
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import plain
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.standins.standin import Shared
 
@@ -58,6 +59,44 @@ def convolved(call: Call) -> Any:
     return each_row(call.rec, taps, window, ragged.at)
 
 
+def convolved_across(call: Call) -> Any:
+    """`F.conv2d` of (channels, n, width) by kernels that are as wide as that, in one group."""
+    ragged, weight, bias = call.args[0], call.given(1, "weight", None), call.given(2, "bias", None)
+    stride, padding, dilation = (_pair(call.given(3 + i, k, d)) for i, (k, d) in
+                                 enumerate((("stride", 1), ("padding", 0), ("dilation", 1))))  # fmt: skip
+    if type(ragged) is not Ragged or ragged.behind != 2 or ragged.ndim not in (3, 4) or type(weight) is not Shared:
+        return NotImplemented
+    is_across = weight.shape[3] == ragged.row.shape[-1] and padding[1:] == (0,)
+    if not is_across or call.given(6, "groups", 1) != 1:
+        return NotImplemented
+    taps = _taps(ragged, weight.shape[2], stride[0], padding[0], dilation[0], 0.0)
+    if taps is None:
+        return NotImplemented
+    matrix = weight.flatten(1)
+
+    def window(*values: Any) -> Any:
+        row = call.rec.function(torch.stack, (list(values), -2), {}) if len(values) > 1 else values[0].unsqueeze(-2)
+        return call.rec.function(F.linear, (row.flatten(-3), matrix, bias), {}).unsqueeze(-1)
+
+    return each_row(call.rec, taps, window, ragged.at)
+
+
+def _pair(item: Any) -> tuple[Any, ...]:
+    """A size for each of two dimensions; what says no sizes in a tuple of its own."""
+    return tuple(item) if isinstance(item, tuple | list) else (item,) if isinstance(item, str) else (item, item)
+
+
+def _of_all(call: Call, ragged: Any, size: Any, stride: Any, padding: Any) -> Any:
+    """Pooling of all rows at once, whose number is asked of them (`F.max_pool1d(h, h.size(2))`)."""
+    if type(ragged) is not Ragged or type(size) is not Size or ragged.behind != 1 or stride is not size or padding != 0:
+        return NotImplemented
+    if size.value != len(ragged.refs):
+        return NotImplemented
+    call.rec.equal_sizes.append((size.like, triple(ragged.refs)))
+    function: Any = torch.amax if call.name.startswith("max") else torch.mean
+    return call.rec.function(function, (ragged, -1, True), {})
+
+
 def pooled(call: Call) -> Any:
     """`F.max_pool1d` and `F.avg_pool1d` of (channels, n)."""
     is_max, size = call.name == "max_pool1d", _number(call.given(1, "kernel_size", None))
@@ -66,6 +105,12 @@ def pooled(call: Call) -> Any:
     options = [call.given(i, k, False) for i, k in (((5, "ceil_mode"), (6, "return_indices")) if is_max else
                                                     ((4, "ceil_mode"),))]  # fmt: skip
     ragged = call.args[0]
+    if (
+        dilation == 1
+        and not any(options)
+        and (found := _of_all(call, ragged, size, stride, padding)) is not NotImplemented
+    ):
+        return found
     if type(ragged) is not Ragged or ragged.behind != 1 or any(options) or type(size) is not int:
         return NotImplemented
     if not is_max and not call.given(5, "count_include_pad", True):
@@ -85,6 +130,7 @@ def pooled(call: Call) -> Any:
 
 RULES: dict[str, Rule] = {
     "conv1d": convolved,
+    "conv2d": convolved_across,
     "max_pool1d": pooled,
     "max_pool1d_with_indices": pooled,
     "avg_pool1d": pooled,
