@@ -2,7 +2,8 @@
 
 A place of a tensor is its number among the instance's results. With what forward assigns to attributes of the model
 it is `["w", [[path, name], ...], nest, nest of each, ...]`. Lists and dicts of Python, tuples, named tuples,
-dataclasses, ordered dicts and deques hold places, None, numbers and strings; what holds anything else has no text.
+dataclasses, ordered dicts and deques hold places, None, numbers and strings; keys of dicts are these or tuples of them.
+What holds anything else has no text.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ def _tagged(item: Any, count: int, number: Callable[[type], int], done: str) -> 
         return ["l", *[_tagged(x, count, number, done) for x in item]]
     if kind is tuple:
         return ["t", *[_tagged(x, count, number, done) for x in item]]
-    if kind is dict and all(type(key) in _PLAIN for key in item):
-        return ["d", list(item), [_tagged(x, count, number, done) for x in item.values()]]
+    if kind is dict and all(map(_is_key, item)):
+        keys = [_tagged(key, count, number, done) for key in item]
+        return ["d", keys, [_tagged(x, count, number, done) for x in item.values()]]
     if kind in _PLAIN:
         return item
     parts = _parts(item)
@@ -62,6 +64,11 @@ def _tagged(item: Any, count: int, number: Callable[[type], int], done: str) -> 
             "tensors, numbers and strings in lists, tuples, dicts, named tuples or dataclasses"
         )
     return ["o", number(kind), *[_tagged(x, count, number, done) for x in parts]]
+
+
+def _is_key(item: Any) -> bool:
+    """Whether it is plain, or a tuple of what is (`messages[i, j]`)."""
+    return type(item) in _PLAIN or (type(item) is tuple and all(map(_is_key, item)))
 
 
 def _parts(item: Any) -> list[Any] | None:
@@ -176,7 +183,7 @@ def _check(item: Any, num_results: int, num_classes: int, places: list[tuple[str
         places.append((tag, start, stop))
     elif tag == "d":
         keys, values = rest
-        need(len(keys) == len(values) and all(type(x) in _PLAIN for x in keys))
+        need(len(keys) == len(values) and all(map(_is_key, (_nest(key, ()) for key in keys))))
         for x in values:
             _check(x, num_results, num_classes, places)
     else:

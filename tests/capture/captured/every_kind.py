@@ -52,6 +52,7 @@ class EveryKind(Base):
         if instance.kind == 1:
             return OrderedDict(first=scores, rows=deque([matrix[1], peek], maxlen=5)), len(states), None
         rows = {"rows": torch.stack(states)} if states else {}
+        rows[0, ("a", 2.5)] = root
         return {"states": states, 3: F.softmax(scores, -1), "start": self.start, "text": ("a", [1.5, True]), **rows}
 
 
