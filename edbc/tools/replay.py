@@ -115,7 +115,7 @@ class Replay(TorchFunctionMode):
             self.seen.append(Replayed(tensor, None))
         if ours is None:
             return tensor
-        is_alike = ours.shape == tensor.shape and ours.is_floating_point() == tensor.is_floating_point()
+        is_alike = ours.shape == tensor.shape and _kind(ours) == _kind(tensor)
         if not is_alike or user_location() != site:
             return tensor
         known = self._choices.get(id(tensor))
@@ -135,6 +135,11 @@ class Replay(TorchFunctionMode):
                 self._choices[id(indices)] = indices, Choice(first.detach(), _BEST[name])
         elif isinstance(result, torch.Tensor) and id(first) in self._choices and result.numel() == first.numel():
             self._choices[id(result)] = result, self._choices[id(first)][1]
+
+
+def _kind(tensor: torch.Tensor) -> tuple[bool, bool]:
+    """Whether it has floating numbers, or truth values, and no integers."""
+    return tensor.is_floating_point(), tensor.dtype is torch.bool
 
 
 @dataclass

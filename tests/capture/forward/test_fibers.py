@@ -1334,3 +1334,19 @@ def test_a_replay_gives_what_was_read() -> None:
 
     assert results[0][1][0] != chosen[0] == 5
     assert replay.seen[0].own == reads[0].tensor
+
+
+def still_running(net: Reading, words: list[int]) -> Any:
+    h, running, chosen = net.encode(words).unsqueeze(0), torch.arange(1), []
+    while len(chosen) < 5 and len(running) > 0:
+        h = torch.tanh(h + net.embedding(net.out(h).argmax(1)))
+        word = net.out(h).argmax(1)
+        chosen.append(word)
+        running = running.masked_select(word % 7 != 0)
+        h = h[running] if len(running) else h
+    return chosen
+
+
+def test_truth_values_that_are_read_are_no_integers_of_the_same_shape() -> None:
+    """Of `running.masked_select(mask)` the mask is what a replay gives, not the integers that it selects from."""
+    require_parity(bound(model_of(still_running), some(6)), some(12, seed=1))
