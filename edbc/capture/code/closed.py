@@ -493,12 +493,26 @@ class _Reading:
             self.visit(node.args[0])
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
+        elif isinstance(node, ast.If):
+            for part in (node.test, *self._going_on(node.body), *self._going_on(node.orelse)):
+                self.visit(part)
         elif isinstance(node, ast.AnnAssign):
             for part in filter(None, (node.target, node.value)):
                 self.visit(part)
         elif not isinstance(node, ast.arg):
             for child in ast.iter_child_nodes(node):
                 self.visit(child)
+
+    def _going_on(self, block: list[ast.stmt]) -> list[ast.stmt]:
+        """A block's statements; of one that ends the program (`print(...)`, then `exit()`) what else it does."""
+        if not block or not self._is_call_of(block[-1], "exit", "quit"):
+            return block
+        return [part for part in block if not self._is_call_of(part, "print", "exit", "quit")]
+
+    def _is_call_of(self, node: ast.stmt, *names: str) -> bool:
+        """Whether a statement calls one of Python's own functions of these names."""
+        called = node.value.func if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else None
+        return called is not None and any(self._is_builtin(called, name) for name in names)
 
     def _name(self, node: ast.Name) -> None:
         if node.id == self.self_name:

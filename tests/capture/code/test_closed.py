@@ -336,6 +336,24 @@ class Net(nn.Module):
     def uses_super(self, x: Tensor) -> Any:
         return super().forward(x)
 
+    def ends_the_program(self, x: Tensor) -> Tensor:
+        if SIZE == 4:
+            x = torch.tanh(x)
+        else:
+            print("unsupported:", SIZE)
+            exit()
+        return x
+
+    def ends_the_program_after_a_change(self, x: Tensor) -> Tensor:
+        if SIZE > 4:
+            self.last = x
+            exit()
+        return x
+
+    def exits(self, x: Tensor) -> Tensor:
+        exit()
+        return x
+
     @torch.no_grad()
     def decorated(self, x: Tensor) -> Tensor:
         return x
@@ -345,7 +363,7 @@ MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
           "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
-          "of_scripted_functions",
+          "of_scripted_functions", "ends_the_program",
           "of_the_first_parameter", "of_numbers_by_numpy", "makes_functions",
           "asks_for_a_type", "private"]  # fmt: skip
 OPEN = {
@@ -367,6 +385,8 @@ OPEN = {
     "compares_objects": "which objects arguments are",
     "asks_torch": "objects may change unseen",
     "prints": "print does more than compute",
+    "exits": "exit does more than compute",
+    "ends_the_program_after_a_change": "self.last is assigned",
     "gets": "getattr does more than compute",
     "recurses": "recurses calls itself",
     "recurses_by_way_of": "recurses calls itself",
