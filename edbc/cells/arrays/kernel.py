@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from edbc.cells.arrays.program import Program, program_of
 from edbc.cells.arrays.render import text_of
-from edbc.cells.arrays.sizes import Lengths
+from edbc.cells.arrays.sizes import Lengths, const
 from edbc.cells.arrays.tape import NotInLoops, Tape
 from edbc.cells.kernels.microkernel import lanes_of
 from edbc.native.machinecode import addresses_of
@@ -41,23 +41,24 @@ class Loops:
 
     def __init__(self, program: Program, dtype: torch.dtype):
         self.program, self.dtype, self.width = program, dtype, dtype.itemsize
+        self._room = sum(program.room, const(0))
         name, text = text_of(program, self.width, lanes_of(self.width))
         self._call = _CALL(addresses_of({name: text})[name])
 
-    def run(self, lengths: Longs, given: Sequence[Longs]) -> None:
+    def run(self, lengths: Longs, given: Sequence[Longs], most: int | None = None) -> None:
         """Run nodes of these lengths, `(nodes, symbols)`, each of the least length at least, on the addresses of what
-        is given, an array of `(nodes,)` each."""
+        is given, an array of `(nodes,)` each; `most` is the largest of their `bytes_of`."""
         table = np.empty((len(lengths), self.program.symbols + self.program.given), np.int64)
         table[:, : self.program.symbols] = lengths
         for k, addresses in enumerate(given):
             table[:, self.program.symbols + k] = addresses
-        memory = np.empty(int(np.max(self.bytes_of(lengths), initial=0)) + 64, np.uint8)
+        most = int(np.max(self.bytes_of(lengths), initial=0)) if most is None else most
+        memory = np.empty(most + 64, np.uint8)
         self._call(len(lengths), table.ctypes.data, memory.ctypes.data)
 
     def bytes_of(self, lengths: Longs) -> Any:
         """What nodes of these lengths take inside, `(nodes,)`."""
-        found = sum(poly.at([*lengths.T]) for poly in self.program.room)
-        return np.broadcast_to(np.asarray(found, np.int64) * self.width, len(lengths))
+        return self._room.at([*lengths.T]) * self.width + np.zeros(len(lengths), np.int64)
 
 
 def forward_loops(function: Function, fields: Sequence[Field], symbols: int, dtype: torch.dtype) -> Loops | None:
@@ -107,7 +108,7 @@ def _rows(fields: Sequence[Field], lengths: Lengths, dtype: torch.dtype) -> list
 
 def _loops(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Lengths], Tape]) -> Loops | None:
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
             warnings.simplefilter("ignore")  # of a length that the function is not for
             with sdpa_kernel(SDPBackend.MATH):  # attention as products and a softmax
                 return Loops(program_of(given, symbols, dtype, taped), dtype)

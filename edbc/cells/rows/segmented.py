@@ -90,13 +90,16 @@ class RunKernel:
                   others: Sequence[tuple[torch.Tensor, bool]]) -> list[int]:  # fmt: skip
         """Run nodes on their fields and what stands beside them, by item or by node; the other nodes."""
         begin, lengths = np.array(ptr[:-1], np.int64), self.lengths(items, ptr)
-        fits = (lengths >= loops.program.least).all(1) & (loops.bytes_of(lengths) <= MOST_BYTES)
-        nodes = np.flatnonzero(fits)
+        takes = loops.bytes_of(lengths)
+        fits = (lengths.min(1) >= loops.program.least) & (takes <= MOST_BYTES)
+        nodes = np.arange(len(fits)) if fits.all() else np.flatnonzero(fits)
+        if len(nodes) < len(fits):
+            begin, lengths, takes = begin[nodes], lengths[nodes], takes[nodes]
         fields = [x.to(loops.dtype).contiguous() for x in items[: len(self.function.places)]]
-        given = [x.data_ptr() + (begin[nodes] if by_item else nodes) * (x.stride(0) * x.element_size())
+        given = [x.data_ptr() + (begin if by_item else nodes) * (x.stride(0) * x.element_size())
                  for x, by_item in [*[(x, True) for x in fields], *others]]  # fmt: skip
-        loops.run(lengths[nodes], given)
-        return np.flatnonzero(~fits).tolist()
+        loops.run(lengths, given, int(takes.max(initial=0)))
+        return np.flatnonzero(~fits).tolist() if len(nodes) < len(fits) else []
 
     def lengths(self, items: Sequence[torch.Tensor], ptr: Sequence[int]) -> Longs:
         """Of each symbol, `(nodes, symbols)`."""

@@ -162,8 +162,7 @@ def test_what_loops_do_not_know_stays_torchs(name: str) -> None:
     fields = fields_of(of, torch.float32)
     state = torch.random.get_rng_state()
     assert forward_loops(function, fields, symbols_of(fields), torch.float32) is None
-    if name != "random":
-        assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_a_node_has_the_same_bits_in_any_company() -> None:
