@@ -5,8 +5,7 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 
 (1) Cells are chosen with rows and without (`choose`).
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
-    batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each; where they make
-    fewer types, IN_STEPS. A closed forward
+    batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
     (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
@@ -65,9 +64,6 @@ from edbc.tools.compile.natives import Natives
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 KEPT = 4
-IN_STEPS = 1.2
-"""How much more a mini-batch may cost with rows that make fewer types: gradients of types per size take three times
-those of rows (blocks of a transformer, 32 sentences: 37 and 10 ms), and each size that is new is compiled."""
 AHEAD = 1_000
 """Mini-batches that a plan is compiled for: they share what types to come cost."""
 
@@ -158,8 +154,7 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
         return Decided(_automatic(sample, given.automatic, ()), ())
     whole, rows = (_chosen(sample, given.automatic, classes) for classes in ((), ragged))
     saved = _saved_by_likeness(sample, whole.automatic)
-    most = (IN_STEPS if rows.types < whole.types else 1) * (whole.cost - saved)
-    return Decided(rows.automatic, ragged) if rows.cost < most else Decided(whole.automatic, ())
+    return Decided(rows.automatic, ragged) if rows.cost < whole.cost - saved else Decided(whole.automatic, ())
 
 
 def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
@@ -187,7 +182,6 @@ def _mined(sample: Sample, decided: Decided) -> tuple[Pattern, ...]:
 class _Chosen(NamedTuple):
     automatic: dict[str, str]
     cost: float
-    types: int
 
 
 def _chosen(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ...]) -> _Chosen:
@@ -198,7 +192,7 @@ def _chosen(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ..
         found, best = choose(found, attempt)
     else:
         best = attempt(frozenset(c.name for c in found))
-    return _Chosen({c.name: c.location for c in found}, best.cost, best.types)
+    return _Chosen({c.name: c.location for c in found}, best.cost)
 
 
 def _automatic(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ...]) -> dict[str, str]:
@@ -250,8 +244,7 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
         kind: _num_operations(table, kind, view) for kind in np.flatnonzero((counts == 1) | (counts == 2)).tolist()
     }
     once, twice = (sum(size for kind, size in sizes.items() if counts[kind] == times) for times in (1, 2))
-    cost += UNSEEN_US * (once if ragged else to_come(once, twice))
-    return Trial(names, cost, used, int(np.count_nonzero(counts)))
+    return Trial(names, cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used)
 
 
 def _runs_that_go(recorder: Recorder) -> float:

@@ -13,7 +13,7 @@ from torch import nn
 
 from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_of
 from edbc.capture.ragged.together.forwards import _integers
-from edbc.capture.ragged.together.reading import DEEPEST, read, vectors_in, width_of
+from edbc.capture.ragged.together.reading import DEEPEST, Grid, read, vectors_in, width_of
 
 
 class Named(NamedTuple):
@@ -68,7 +68,8 @@ def item(rng: Random, depth: int = 0) -> Any:
 
 def same(a: Any, b: Any) -> bool:
     """Whether leaves are the same objects."""
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+    tensors = [[x.tensor if type(x) is Grid else x for x in of] for of in (a, b)]
+    return len(a) == len(b) and all(x is y for x, y in zip(*tensors, strict=True))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -55,9 +55,11 @@ from edbc.capture.ragged.program import (
 )
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
-from edbc.capture.ragged.together.reading import Group, read, vectors_in, width_of
+from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.whole.function import CHUNK, packed
+from edbc.capture.ragged.whole.runs import pairs_of
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.shown import Shown
 from edbc.capture.standins.standin import Lazy
@@ -366,7 +368,10 @@ class _Brought:
         of_leaf = iter(np.array(sizes, np.int64))
         for column in leaves:
             first = column[0]
-            if type(first) is list or first.dtype is torch.int64:
+            if type(first) is Grid:
+                joined, size = _packed([grid.tensor for grid in column])
+                self.rows.append(([joined], 0, size))
+            elif type(first) is list or first.dtype is torch.int64:
                 self.indices += _numbers(_vectors(column), next(of_leaf))
             elif (at := rec.place_of_rows(first.shape, first.dtype)) >= 0:
                 self.rows.append((column, at, next(of_leaf)))
@@ -462,6 +467,14 @@ def _vectors(column: Sequence[Any]) -> Sequence[Ints]:
     return list(found if along == 0 else np.ascontiguousarray(found.T))
 
 
+def _packed(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Ints]:
+    """`packed` of each, one behind the other, and how many rows each has."""
+    sizes = np.array([-(-tensor.numel() // CHUNK) for tensor in tensors], np.int64)
+    zeros = tensors[0].new_zeros(CHUNK)
+    parts = [part for x in tensors for part in (x.reshape(-1), zeros[: -x.numel() % CHUNK])]
+    return torch.cat(parts).view(-1, CHUNK), sizes
+
+
 def _numbers(vectors: Sequence[Ints], sizes: Ints) -> Iterator[Numbers]:
     begins = _begins(sizes)
     ends = begins + sizes
@@ -474,7 +487,9 @@ def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
     """Leaves as what a call is given. Raises OverflowError for integers beyond 64 bits."""
     given = Given([], [], [])
     for leaf in leaves:
-        if type(leaf) is list:
+        if type(leaf) is Grid:
+            given.rows.append(constant_rows_of(rec, packed(leaf.tensor), 0, False))
+        elif type(leaf) is list:
             given.indices.extend(rec.hold(vector, False) for vector in _vectors([leaf]))
         elif leaf.dtype is torch.int64:
             found = vectors_of(rec, leaf)
@@ -496,16 +511,32 @@ class _Shown(Shown):
         self.integers = iter(integers)
         self.sizes: list[Triple] = []
         """The registers of the sizes of leaves."""
+        self.likes: list[Ragged | None] = []
+        """The rows of these leaves, None for indices."""
+        self.grids = {id(leaf.tensor): leaf for leaf in leaves if type(leaf) is Grid}
         rows, indices = iter(given.rows), iter(given.indices)
         for leaf in leaves:
-            if type(leaf) is list or leaf.dtype is torch.int64:
+            if type(leaf) is Grid:
+                next(rows)
+            elif type(leaf) is list or leaf.dtype is torch.int64:
                 vectors = [next(indices) for _ in range(vectors_in(leaf))]
                 self.sizes.append(vectors[0].triple)
+                self.likes.append(None)
             elif rec.place_of_rows(leaf.shape, leaf.dtype) >= 0:
-                self.sizes.append(triple(next(rows).refs))
+                self.likes.append(like := next(rows))
+                self.sizes.append(triple(like.refs))
 
     def of_tensor(self, item: torch.Tensor) -> Any:
+        grid = self.grids.get(id(item))
+        if grid is not None:
+            sizes = [self.like(size, of) for size, of in zip(item.shape, grid.of, strict=True)]
+            return pairs_of(self.rec, next(self.rows), sizes, item.dtype)
         return symbolic_tensor(self.rec, item, self.rows, self.indices)
+
+    def like(self, size: int, of: int) -> Ragged | Size:
+        """Rows that are so many, or the symbol of the size of indices."""
+        rows = self.likes[of]
+        return Size(self.rec, size, self.sizes[of]) if rows is None else rows
 
     def of_numbers(self, item: list[Any]) -> Any:
         if not width_of(item):

@@ -4,7 +4,8 @@ Definitions.
 
 (1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of them,
     two vectors. An instance is keyed when it is a nest of tuples, lists, dicts and objects with leaves and plain
-    constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. Of an object that is what
+    constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. A matrix whose sizes are
+    those of other leaves, an adjacency matrix say, is a *grid*: its key tells which. Of an object that is what
     closed code may read of it (`code.closed.Closed.fields`), and which earlier one it is; an integer there that is a
     leaf's size is that size.
 (2) A *group* are instances of one key. What stands in one place of all their nests is a *column*, looked at by calls
@@ -15,8 +16,8 @@ Definitions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import torch
 
@@ -35,6 +36,13 @@ DEEPEST = 8
 """Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
 _WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
 _NESTS, _INTEGERS = {tuple, list}, {int}
+
+
+class Grid(NamedTuple):
+    """A leaf that is a matrix of an instance's, and the numbers of the leaves with rows or indices that are as long."""
+
+    tensor: torch.Tensor
+    of: tuple[int, int]
 
 
 @frozen
@@ -93,6 +101,8 @@ class _Reader:
         self.sizes: list[Sequence[int]] = []
         self.integers: list[tuple[int, Sequence[int]]] = []
         """Of objects: where they stand in the parts."""
+        self.grids: list[tuple[int, int]] = []
+        """Where what may be one stands in the parts, and the number of the leaf."""
         self.addresses: list[Sequence[int]] = []
         """Of objects."""
 
@@ -102,13 +112,24 @@ class _Reader:
         parts, found = self.parts, []
         if self.addresses:
             parts += _one([places_once(of) for of in zip(*self.addresses, strict=True)])
+        for place, leaf in self.grids:
+            items = self.leaves[leaf]
+            shapes = [tuple(item.shape) for item in items]
+            numbers = self.sizes_that_are(n for n, _ in shapes), self.sizes_that_are(m for _, m in shapes)
+            parts[place] = numbers if min(numbers) >= 0 else _one(shapes)
+            if min(numbers) >= 0:
+                self.leaves[leaf] = [Grid(item, numbers) for item in items]
         for place, values in self.integers:
-            which = [next((k for k, size in enumerate(of) if size == value), -1) if value > 1 else -1
-                     for value, *of in zip(values, *self.sizes, strict=True)]  # fmt: skip
-            number = _one(which)
+            number = self.sizes_that_are(values)
             found.append(number)
             parts[place - 1 : place + 1] = (int, _one(values)) if number < 0 else (Size, number)
         return Group(tuple(parts), self.leaves, self.sizes, found)
+
+    def sizes_that_are(self, values: Iterable[int]) -> int:
+        """The number of the first leaf that is as long as a number of each instance's says; -1 for none. Raises
+        _Differ."""
+        return int(_one([next((k for k, size in enumerate(of) if size == value), -1) if value > 1 else -1
+                         for value, *of in zip(values, *self.sizes, strict=True)]))  # fmt: skip
 
     def column(self, items: Sequence[Any], depth: int) -> None:
         """Any items."""
@@ -169,16 +190,20 @@ class _Reader:
 
     def tensors(self, items: Sequence[torch.Tensor]) -> None:
         """Leaves that are tensors."""
-        told = [self.told(item) for item in items]
+        lengths = zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
+        told = [self.told(item, earlier) for item, earlier in zip(items, lengths, strict=False)]
         parts = _one([of and of[0] for of in told])
         if parts is None:
             raise _NotKeyed
         self.parts += parts
+        if parts[0] is Grid:
+            self.grids.append((len(self.parts) - 1, len(self.leaves)))
         self.leaves.append(items)
         self.sizes += zip(*[sizes for _, sizes in told], strict=True)  # type: ignore[misc]
 
-    def told(self, item: torch.Tensor) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
-        """What tells a tensor from others, and its sizes; None for one that is no leaf."""
+    def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
+        """What tells a tensor from others, and its sizes; None for one that is no leaf. A square one as long as an
+        `earlier` leaf is a grid, though it be of as many columns as rows have elsewhere."""
         if not item.is_cpu or item.layout is not torch.strided:
             return None
         shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
@@ -187,11 +212,16 @@ class _Reader:
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
             return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else None
+        is_grid = len(shape) == 2 and (dtype is torch.bool or (shape[0] == shape[1] and shape[0] in earlier))
+        if is_grid and not item.requires_grad:
+            return (Grid, dtype, False, None), ()
         if not dtype.is_floating_point:
             return None
         at = self.rec.place_of_rows(shape, dtype)
         if at >= 0:
             return (Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]), (shape[at],)
+        if len(shape) == 2 and not item.requires_grad:
+            return (Grid, dtype, False, None), ()
         return (torch.Tensor, dtype, item.requires_grad, shape), ()
 
 

@@ -232,6 +232,19 @@ def cut(rec: Recorder, table: Shared, index: tuple[Any, ...]) -> Pairs | None:
     return Pairs(rec, root, leaves, dims, buffer.dtype)
 
 
+def pairs_of(rec: Recorder, rows: Ragged, sizes: Sequence[Ragged | Size], dtype: torch.dtype) -> Pairs:
+    """A matrix of an instance's, packed in these rows, as large as others of its rows or as symbols say."""
+    leaves = Leaves(rec)
+    lengths: list[Any] = []
+    for size in sizes:
+        if isinstance(size, Size):
+            lengths.append(leaves.length_of(rec, size))
+        else:
+            lengths.append(Apply(length, "length", (Hole(leaves.add(size)), size.at), {}))
+    root = Apply(unpacked, "unpacked", (Hole(leaves.add(rows, True)), *lengths), {})
+    return Pairs(rec, root, leaves, tuple([leaves.symbols[size.args[0].index] for size in lengths]), dtype)
+
+
 def _is_first(which: Any) -> bool:
     """Whether a slice is of so many first ones, a symbol's size."""
     is_of_size = type(which) is slice and type(which.stop) is Size
