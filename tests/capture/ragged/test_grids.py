@@ -154,3 +154,37 @@ def test_a_matrix_that_requires_gradients_gets_them() -> None:
         found = torch.autograd.grad(sum(y.square().sum() for y in net(batch)), [near for _, near in batch])
         for ours, eagers in zip(found, wanted, strict=True):
             torch.testing.assert_close(ours, eagers, atol=1e-3, rtol=1e-3)
+
+
+class Hides(OfGraphs):
+    """A mask as wide as the features, and no grid but where there are as many rows."""
+
+    def forward(self, of: Any) -> Any:
+        x, hidden = of
+        return self.out(self.up(x.masked_fill(hidden, 0.0))).amax(0) + hidden.float().mean()
+
+
+class Weighs(OfGraphs):
+    """A mask of one size."""
+
+    def forward(self, of: Any) -> Any:
+        x, hidden = of
+        return self.out(self.up(x)).sum(0) + hidden.sum()
+
+
+@pytest.mark.parametrize("kind", [Hides, Weighs])
+def test_masks_that_are_no_grids(kind: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, rng = kind().eval(), Random(1)
+
+    def instance() -> tuple[torch.Tensor, torch.Tensor]:
+        n = size(rng)
+        return features(rng, n), features(rng, n if kind is Hides else 3) > 0
+
+    net = bound(model, [instance() for _ in range(16)], rows=True)
+    for count in (16, 1, 30):
+        require_eager(net, model, [instance() for _ in range(count)], 1e-4)
+        with torch.no_grad():
+            batch = [instance() for _ in range(count)]
+            for ours, of in zip(net(batch), batch, strict=True):
+                torch.testing.assert_close(ours, model(of), atol=1e-4, rtol=1e-4)

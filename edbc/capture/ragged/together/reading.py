@@ -212,8 +212,10 @@ class _Reader:
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
             return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else None
-        is_grid = len(shape) == 2 and (dtype is torch.bool or (shape[0] == shape[1] and shape[0] in earlier))
-        if is_grid and not item.requires_grad:
+        is_square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in earlier
+        if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
+            return (Grid, dtype, False, None), ()
+        if dtype is torch.bool and len(shape) == 2 and self.rec.place_of_rows(shape, dtype) < 0:
             return (Grid, dtype, False, None), ()
         if not dtype.is_floating_point:
             return None
