@@ -13,6 +13,7 @@ import pytest
 from budget import PLAIN
 from zoo_names import short_instances
 
+import edbc
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
@@ -109,3 +110,13 @@ def test_real_instances(name: str, data_dir: Path, repository: Path) -> None:
     if not all(map(os.path.isfile, paths)):
         pytest.skip(f"no {paths[0]}")
     assert_parity(net, list(file.load(paths, config, 12)), 12)
+
+
+@pytest.mark.parametrize("name", ["molecule_gnn", "set_encoder"])
+def test_models_with_rows_compile(name: str, repository: Path, tmp_path: Path) -> None:
+    """From their files, as their plans are made: with parity, and the same graph whenever forward runs."""
+    plan = tmp_path / f"{name}.yaml"
+    edbc.compile(
+        repository / "models" / f"{name}.py", plan, config={"hidden_size": 8}, policy="critical", measure_gain=False
+    )
+    assert plan.exists()
