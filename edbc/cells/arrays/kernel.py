@@ -45,14 +45,13 @@ class Loops:
         name, text = text_of(program, self.width, lanes_of(self.width))
         self._call = _CALL(addresses_of({name: text})[name])
 
-    def run(self, lengths: Longs, given: Sequence[Longs], most: int | None = None) -> None:
+    def run(self, lengths: Longs, given: Sequence[Longs], most: int) -> None:
         """Run nodes of these lengths, `(nodes, symbols)`, each of the least length at least, on the addresses of what
         is given, an array of `(nodes,)` each; `most` is the largest of their `bytes_of`."""
         table = np.empty((len(lengths), self.program.symbols + self.program.given), np.int64)
         table[:, : self.program.symbols] = lengths
         for k, addresses in enumerate(given):
             table[:, self.program.symbols + k] = addresses
-        most = int(np.max(self.bytes_of(lengths), initial=0)) if most is None else most
         memory = np.empty(most + 64, np.uint8)
         self._call(len(lengths), table.ctypes.data, memory.ctypes.data)
 

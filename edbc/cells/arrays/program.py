@@ -156,7 +156,7 @@ def _extents(step: Step) -> list[tuple[Access, Sequence[Poly]]]:
     if isinstance(step, Product):
         b, m, k, n = step.sizes
         return [(step.left, (b, m, k)), (step.right, (b, k, n)), (step.target, (b, m, n))]
-    return [(x, step.sizes) for x in _accesses(step)]
+    return [(x, step.sizes) for x in accesses_of(step)]
 
 
 # --- lines as steps -------------------------------------------------------------------------------------------------
@@ -217,9 +217,7 @@ def _with_copies(lines: Iterator[Line], sizes: Sequence[Poly]) -> tuple[list[Lin
     return found, known
 
 
-def _reads(line: Any) -> list[Access]:
-    if isinstance(line, Nest):
-        return [x for of in line.statements for x in of.operands if isinstance(x, Access)]
+def _reads(line: Line) -> list[Access]:
     if isinstance(line, Map):
         return [x for x in line.operands if isinstance(x, Access)]
     return [line.left, line.right] if isinstance(line, Product) else [line.source]
@@ -272,7 +270,7 @@ def _merged(step: Step) -> Step:
     statements = step.statements if isinstance(step, Nest) else ()
     places = {x.along for of in statements for x in of.operands if isinstance(x, Place)}
     along = set() if isinstance(step, Nest) else set(step.along)
-    accesses = _accesses(step)
+    accesses = accesses_of(step)
     kept = [*range(len(step.sizes))]
     sizes, strides = [*step.sizes], {x: [*x.strides] for x in accesses}
     for d in range(len(sizes) - 2, -1, -1):
@@ -300,9 +298,13 @@ def _merged(step: Step) -> Step:
                          source=part(step.source), target=part(step.target))  # fmt: skip
 
 
-def _accesses(step: Step) -> set[Access]:
-    written = [of.target for of in step.statements if of.target] if isinstance(step, Nest) else [step.target]
-    return {*_reads(step), *written}
+def accesses_of(step: Step) -> list[Access]:
+    """All of a step, once each."""
+    if isinstance(step, Nest):
+        found = [x for of in step.statements for x in (*of.operands, of.target) if isinstance(x, Access)]
+    else:
+        found = [*_reads(step), step.target]
+    return [*dict.fromkeys(found)]
 
 
 def _degree(of: Poly) -> int:
@@ -311,13 +313,13 @@ def _degree(of: Poly) -> int:
 
 def _placed(steps: Sequence[Step], sizes: Sequence[Poly], given: int) -> tuple[tuple[Poly, ...], tuple[Poly, ...]]:
     """Definition (5): where buffers begin, and the rooms that are behind one another."""
-    last = {_number(x.buffer): i for i, step in enumerate(steps) for x in _accesses(step)}
+    last = {_number(x.buffer): i for i, step in enumerate(steps) for x in accesses_of(step)}
     free: list[tuple[Poly, Poly]] = []
     begins: dict[int, Poly] = {}
     rooms: list[Poly] = []
     end = const(0)
     for i, step in enumerate(steps):
-        for buffer in sorted({_number(x.buffer) for x in _accesses(step)}):
+        for buffer in sorted({_number(x.buffer) for x in accesses_of(step)}):
             if buffer < given or buffer in begins:
                 continue
             at = next((k for k, (size, _) in enumerate(free) if size == sizes[buffer]), None)

@@ -21,7 +21,7 @@ from functools import partial, reduce
 from typing import Any
 
 from edbc.base.operations import FORMULAS
-from edbc.cells.arrays.program import Made, Nest, Program, Step
+from edbc.cells.arrays.program import Made, Nest, Program, Step, accesses_of
 from edbc.cells.arrays.sizes import Poly, const
 from edbc.cells.arrays.tape import Access, Fold, Number, Product, Scan
 from edbc.cells.kernels.formulas import Vectors
@@ -139,7 +139,7 @@ class _Function:
 
         def turn(lanes: int, begin: int, valid: int, i: Index, _: Sequence[str]) -> Sequence[str]:
             i, vectors = self.body.shifted(i, begin), self.vectors(lanes)
-            mask = "" if valid == lanes else vectors.first(valid) if valid else self._rest(vectors, count, i)
+            mask = "" if valid == lanes else vectors.first(valid) if valid else self.rest(vectors, count, i)
             inside(vectors, i, mask, self.moved(at, d, i))
             return ()
 
@@ -152,8 +152,10 @@ class _Function:
         if whole < count:
             turn(1 << (count - whole - 1).bit_length(), whole, count - whole, 0, ())
 
-    def _rest(self, vectors: Vectors, count: Index, i: Index) -> str:
-        return vectors.first(self.body.new(f"sub i64 {count}, {i}"))
+    def rest(self, vectors: Vectors, count: Index, i: Index) -> str:
+        """The mask of the elements from i on."""
+        is_told = isinstance(count, int) and isinstance(i, int)
+        return vectors.first(count - i if is_told else self.body.new(f"sub i64 {count}, {i}"))  # type: ignore[operator]
 
     # --- memory ----------------------------------------------------------------------------------------------------
 
@@ -172,17 +174,6 @@ class _Function:
             vectors.write(address, value, mask)
         else:
             vectors.scattered(address, self.size(x.strides[d] * const(self.width)), value, mask)
-
-
-def accesses_of(step: Step) -> list[Access]:
-    """All of a step, once each."""
-    if isinstance(step, Nest):
-        found = [x for of in step.statements for x in (*of.operands, of.target) if isinstance(x, Access)]
-    elif isinstance(step, Product):
-        found = [step.left, step.right, step.target]
-    else:
-        found = [step.source, step.target]
-    return [*dict.fromkeys(found)]
 
 
 def _numbers(step: Step) -> list[Poly]:
@@ -284,8 +275,7 @@ def _write_fold(f: _Function, step: Fold) -> None:
 
         def turn(i: Index, so_far: Sequence[str]) -> Sequence[str]:
             (address,) = f.moved({source: at[source]}, inner, i).values()
-            mask = vectors.first(count - i) if isinstance(count, int) and isinstance(i, int) else vectors.first(
-                f.body.new(f"sub i64 {count}, {i}"))  # fmt: skip
+            mask = f.rest(vectors, count, i)
             return [folded(others, address, vectors, so_far[0], mask)]
 
         (total,) = f.body.counted(count, f.lanes, [(vectors.kind, vectors.number(neutral))], turn)
@@ -357,8 +347,7 @@ def _write_product(f: _Function, step: Product) -> None:
 
     def panel(at: Sequence[str], i: Index, _: Sequence[str]) -> Sequence[str]:
         at, vectors = moved(at, "column", i), f.vectors(f.lanes)
-        rests = [b.new(f"sub i64 {columns}, {b.shifted(i, c * f.lanes)}") for c in range(beside)]
-        masks = [vectors.first(rest) for rest in rests]
+        masks = [f.rest(vectors, columns, b.shifted(i, c * f.lanes)) for c in range(beside)]
 
         def some(count: int, begin: Index, r: Index, _: Sequence[str]) -> Sequence[str]:
             tile(count, moved(at, "row", r if begin == 0 else b.sum(str(r), begin)), vectors, masks)

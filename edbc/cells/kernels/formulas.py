@@ -55,9 +55,12 @@ class Vectors:
 
     def number(self, x: float) -> str:
         """A constant, as often as there are lanes."""
-        rounded = x if self.width == 8 else unpack("f", pack("f", x))[0]
-        (bits,) = unpack("<Q", pack("<d", rounded))
-        return f"<{', '.join([f'{self.element} 0x{bits:016X}'] * self.lanes)}>"
+        return self._numbers([x] * self.lanes)
+
+    def _numbers(self, each: Sequence[float]) -> str:
+        rounded = each if self.width == 8 else [unpack("f", pack("f", x))[0] for x in each]
+        bits = [unpack("<Q", pack("<d", x))[0] for x in rounded]
+        return f"<{', '.join(f'{self.element} 0x{of:016X}' for of in bits)}>"
 
     def two(self, operation: str, x: str, y: str) -> str:
         """`fadd` and the like."""
@@ -110,8 +113,7 @@ class Vectors:
 
     def counting(self, i: Index) -> str:
         """i, i + 1, ... as numbers."""
-        lanes = ", ".join(self.number(float(lane))[1:].partition(",")[0].rstrip(">") for lane in range(self.lanes))
-        return self.two("fadd", self.of_integer(i), f"<{lanes}>")
+        return self.two("fadd", self.of_integer(i), self._numbers([*map(float, range(self.lanes))]))
 
     def converted(self, how: str, x: str, to: Vectors) -> str:
         """`fpext` or `fptrunc` of elements to those of other vectors of as many lanes."""

@@ -27,6 +27,7 @@ from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
 
 Longs = NDArray[np.int64]
 MOST_BYTES = 1 << 28
+"""Of a node inside."""
 _DTYPES = {torch.float32: "f32", torch.float64: "f64"}
 """Of loops, all of one."""
 
@@ -107,8 +108,7 @@ class RunKernel:
         if not self.function.has_marks:
             return np.diff(begin)[:, None]
         marks = np.concatenate([items[-1].numpy().reshape(-1), [0]])
-        of_symbols = range(max(self.function.symbols) + 1)
-        found = np.stack([np.add.reduceat(marks >> s & 1, begin[:-1]) for s in of_symbols], 1)
+        found = np.stack([np.add.reduceat(marks >> s & 1, begin[:-1]) for s in range(self._symbols)], 1)
         return np.where(np.diff(begin)[:, None] > 0, found, 0)
 
     def _forward(self, dtype: torch.dtype) -> Loops | None:

@@ -23,7 +23,7 @@ class Natives:
         self._known: dict[str, bool] = {}
 
     def run(self, table: TypeTable, kind: int, view: ModelView) -> bool:
-        """Whether native code runs a type that has a program."""
+        """Whether native code runs a type that has a program, or a function of runs."""
         node_type = table.types[kind]
         assert node_type is not None
         known = self._known.get(node_type.signature)

@@ -97,7 +97,8 @@ def run(loops: Loops, lengths: Sequence[Sequence[int]], given: Sequence[Sequence
     read = [[x.to(loops.dtype).contiguous() for x in of] for of in given]
     addresses = [np.array([of[k].data_ptr() for of in read]) for k in range(len(read[0]))]
     addresses += [np.array([of[k].data_ptr() + EDGE * loops.width for of in guarded]) for k in range(count)]
-    loops.run(np.array(lengths, np.int64), addresses)
+    of = np.array(lengths, np.int64)
+    loops.run(of, addresses, int(loops.bytes_of(of).max()))
     for x in (x for of in guarded for x in of):
         assert (x[:EDGE] == CANARY).all()
         assert (x[-EDGE:] == CANARY).all()

@@ -369,8 +369,9 @@ class _Brought:
         for column in leaves:
             first = column[0]
             if type(first) is Grid:
-                joined, size = _packed([grid.tensor for grid in column])
-                self.rows.append(([joined], 0, size))
+                tensors = [grid.tensor for grid in column]
+                size = np.array([-(-tensor.numel() // CHUNK) for tensor in tensors], np.int64)
+                self.rows.append(([packed(*tensors)], 0, size))
             elif type(first) is list or first.dtype is torch.int64:
                 self.indices += _numbers(_vectors(column), next(of_leaf))
             elif (at := rec.place_of_rows(first.shape, first.dtype)) >= 0:
@@ -465,14 +466,6 @@ def _vectors(column: Sequence[Any]) -> Sequence[Ints]:
     along = along_of(first.shape)
     found = torch.cat(list(column), 1 - along).numpy()
     return list(found if along == 0 else np.ascontiguousarray(found.T))
-
-
-def _packed(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Ints]:
-    """`packed` of each, one behind the other, and how many rows each has."""
-    sizes = np.array([-(-tensor.numel() // CHUNK) for tensor in tensors], np.int64)
-    zeros = tensors[0].new_zeros(CHUNK)
-    parts = [part for x in tensors for part in (x.reshape(-1), zeros[: -x.numel() % CHUNK])]
-    return torch.cat(parts).view(-1, CHUNK), sizes
 
 
 def _numbers(vectors: Sequence[Ints], sizes: Ints) -> Iterator[Numbers]:

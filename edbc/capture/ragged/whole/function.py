@@ -166,12 +166,10 @@ def told(root: Apply) -> Apply:
     return inner._replace(args=(*first, *found.tolist(), found.dtype))
 
 
-def packed(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor as rows of CHUNK elements, the last one filled up."""
-    flat = tensor.reshape(-1)
-    rows = flat.new_zeros(-(-len(flat) // CHUNK) * CHUNK)
-    rows[: len(flat)] = flat
-    return rows.view(-1, CHUNK)
+def packed(*tensors: torch.Tensor) -> torch.Tensor:
+    """Tensors as rows of CHUNK elements, the last one of each filled up."""
+    zeros = tensors[0].new_zeros(CHUNK)
+    return torch.cat([part for x in tensors for part in (x.reshape(-1), zeros[: -x.numel() % CHUNK])]).view(-1, CHUNK)
 
 
 def unpacked(rows: torch.Tensor, *shape: int) -> torch.Tensor:
