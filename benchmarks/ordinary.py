@@ -1,13 +1,15 @@
 """The corpus of ordinary code (`tests/ordinary`), one row per program, worst first.
 
     python benchmarks/ordinary.py [--hidden 16] [--batch 32] [--rounds 3] [--programs NAME,...]
-                                  [--cells auto|unmined|marked] [--sample 0.34 --seed 0] [--compare] [--json FILE]
+                                  [--cells auto|unmined|marked] [--sample 0.34 --seed 0] [--train] [--compare]
+                                  [--json FILE]
 
 A row: types, nodes and batches of one mini-batch; milliseconds of processor time of it by eager and by edbc, forward
 without gradients, the least of rounds that alternate in one process with one thread, after some mini-batches that warm
 it up; the gain with instances as they come, as a plan runs it (eager where batching loses), and with instances captured
 once. Every round is of instances that nobody has seen, the same for all ways; captured ones are drawn from four
-mini-batches in other company each time. Microseconds of recording (Python and building the graph) per node; and of
+mini-batches in other company each time. With `--train` also the gain of a step, forward and backward, of instances as
+they come, where a result has a gradient. Microseconds of recording (Python and building the graph) per node; and of
 edbc's time the shares of recording, scheduling (with placing), and execution. A refused program says why.
 
 With `--compare` a row is what automatic cells change, worst first: nodes, batches and milliseconds of the program as
@@ -32,6 +34,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -46,8 +49,10 @@ from edbc.run.session import Net, Stats  # noqa: E402
 from edbc.tools.health import processor_name  # noqa: E402
 
 COLUMNS = ("program", "field", "types", "nodes", "batches", "eager ms", "edbc ms", "gain", "as run", "captured",
-           "us a node", "recording", "scheduling", "execution")  # fmt: skip
-GAINS = {"recorded": "gain", "as run": "gain_as_run", "captured": "gain_captured"}
+           "trained", "us a node", "recording", "scheduling", "execution")  # fmt: skip
+GAINS = {"recorded": "gain", "as run": "gain_as_run", "captured": "gain_captured", "trained": "gain_trained"}
+MISSING = {"gain_captured": "refused", "gain_trained": ""}
+"""What a row says in the place of a gain."""
 WAYS = ("marked", "unmined", "auto")
 REPEATS = 7
 WARM = LOOKS + 6
@@ -87,6 +92,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--programs", default="")
     parser.add_argument("--cells", choices=WAYS, default="auto", help="automatic cells, without patterns, or none")
+    parser.add_argument("--train", action="store_true", help="measure training steps too")
     parser.add_argument("--compare", action="store_true", help="all three, in turn")
     parser.add_argument("--sample", type=float, default=1.0, help="share of the corpus")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
@@ -116,7 +122,35 @@ def measure(program: Program, options: argparse.Namespace) -> dict[str, Any]:
     if took["eager"] < took["edbc"]:
         as_planned = Net(replace(net.plan, run=RunAs("it was measured so")), model)
         took |= least({"eager again": ways["eager"], "as run": (as_planned, fresh)}, options.rounds)
-    return row | counts(net, fresh) | figures(took) | {"not_captured": refused}
+    row |= counts(net, fresh) | figures(took) | {"not_captured": refused}
+    return row | trained(model, net, fresh, options.rounds) if options.train else row
+
+
+@torch.enable_grad()
+def trained(model: Any, net: Net, fresh: Callable[[int], list[Any]], rounds: int) -> dict[str, Any]:
+    """Steps of a model with gradients, eagerly and by a net that has seen as many."""
+
+    def step(run: Callable[[list[Any]], Any]) -> Callable[[list[Any]], None]:
+        def both(instances: list[Any]) -> None:
+            results = [x for x in tree_leaves(run(instances)) if isinstance(x, torch.Tensor) and x.requires_grad]
+            if results:
+                torch.cat([x.flatten() for x in results]).square().mean().backward()
+            model.zero_grad()
+
+        return both
+
+    if not any(isinstance(x, torch.Tensor) and x.requires_grad for x in tree_leaves([model(i) for i in fresh(0)])):
+        return {}
+    for seed in range(WARM):
+        step(net)(fresh(seed))
+    took = least(
+        {"eager": (step(lambda instances: [model(i) for i in instances]), fresh), "edbc": (step(net), fresh)}, rounds
+    )
+    return {
+        "step_ms": 1e3 * took["edbc"],
+        "eager_step_ms": 1e3 * took["eager"],
+        "gain_trained": took["eager"] / took["edbc"],
+    }
 
 
 def warmed(model: Any, fresh: Callable[[int], list[Any]], cells: str) -> Net:
@@ -212,7 +246,7 @@ def as_text(row: dict[str, Any]) -> str:
         return f"| {row['program']} | {row['field']} | refused: {row['refused'].partition('; ')[0]} |"
     cells = [row["program"], row["field"], *(f"{row[key]:,}" for key in ("types", "nodes", "batches"))]
     cells += [f"{row['eager_ms']:.2f}", f"{row['edbc_ms']:.2f}"]
-    cells += [f"{row[gain]:.2f} x" if gain in row else "refused" for gain in GAINS.values()]
+    cells += [f"{row[gain]:.2f} x" if gain in row else MISSING[gain] for gain in GAINS.values()]
     cells.append(f"{row['us_a_node']:.2f}")
     return "| " + " | ".join([*cells, *(f"{100 * row[part]:.0f} %" for part in PARTS)]) + " |"
 

@@ -118,6 +118,8 @@ REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
 LOOKS = 16
 """See the module's docstring."""
+TAKES_NUMBERS = object()
+"""In the place of an entry: a function takes the number of a tensor that it is given (`h.expand(count, -1)`)."""
 MAX_VARIANTS = 512
 """Signatures that differ only in constants before recording stops, because nothing would batch."""
 
@@ -244,7 +246,8 @@ class Recorder:
         self.home = self.autocast = home
         """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
-        self.described: dict[Any, Entry] = {}
+        self.described: dict[Any, Any] = {}
+        """The entries of functions and arguments, or TAKES_NUMBERS."""
         self.makers: dict[Any, Any] = {}
         """What calls make that are described (`capture.standins.made`)."""
         self._calls: dict[Any, Entry | NotACell] = {}
@@ -1357,6 +1360,10 @@ class Recorder:
         slots: list[Slot] = []
         described, template = self.describe((args, kwargs), operands, slots)
         entry = self.described.get((func, described))
+        if entry is TAKES_NUMBERS:
+            counted = with_numbers(args[:1], args[1:], kwargs)
+            assert counted is not None
+            return self.function(func, *counted, name)
         if entry is None:
             name = name or rules.name_of(func)
             by_shape = key_by_shape(func, template, slots, self.tracer.shared)
@@ -1373,6 +1380,7 @@ class Recorder:
                     counted = with_numbers(args[:1], args[1:], kwargs)
                     if counted is None:
                         raise failure
+                    self.described[func, described] = TAKES_NUMBERS
                     return self.function(func, *counted, name)
                 if dispatched.shape_by_value and name not in NO_VALUES:
                     return by_values(self, func, name, args, kwargs)

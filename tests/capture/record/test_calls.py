@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import require_equal_gradients
-from helpers import graph_of, model_file, require_parity, seeded
+from helpers import bound, graph_of, model_file, require_parity, seeded
 from test_cache import described
 from test_cells import IDS, Around
 from test_structures import SIZE
@@ -16,6 +16,7 @@ from torch import nn
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.record import calls
+from edbc.capture.record import recorder as recorders
 from edbc.capture.record.table import TypeTable
 
 
@@ -345,3 +346,30 @@ class Constant(nn.Module):
 def test_graphs_of_unrolled_calls_are_lint_free() -> None:
     """Numbers of values stay in step when calls of all forms follow each other."""
     graph_of(seeded(lambda: Around(Scaled(), of_many_forms)), IDS)
+
+
+class TakesSizesThatAreTensors(nn.Module):
+    """A length that is a tensor, in the place of a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(8, 2)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        length = (words != 0).sum(-1).max()
+        return self.words(words).mean(1, keepdim=True).repeat(1, length, 1)
+
+
+def test_what_takes_numbers_is_known_when_it_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch is asked once whether it takes a tensor for a size, not of every instance: that took 100 us a call."""
+    asked: list[Any] = []
+    ask = recorders.run_on_meta
+    monkeypatch.setattr(recorders, "run_on_meta", lambda *args: asked.append(args[0]) or ask(*args))
+    model = TakesSizesThatAreTensors()
+    instances = [torch.arange(1, 4 + n % 3).unsqueeze(0) for n in range(6)]
+    net = bound(model, instances)
+    for turn in range(2):
+        asked.clear()
+        for found, instance in zip(net(instances), instances, strict=True):
+            torch.testing.assert_close(found, model(instance))
+        assert not asked or not turn
