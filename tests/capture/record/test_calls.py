@@ -366,10 +366,11 @@ def test_what_takes_numbers_is_known_when_it_comes_again(monkeypatch: pytest.Mon
     ask = recorders.run_on_meta
     monkeypatch.setattr(recorders, "run_on_meta", lambda *args: asked.append(args[0]) or ask(*args))
     model = TakesSizesThatAreTensors()
-    instances = [torch.arange(1, 4 + n % 3).unsqueeze(0) for n in range(6)]
-    net = bound(model, instances)
+    lengths = [4 + n % 3 for n in range(6)]
+    net = bound(model, [torch.ones(1, n, dtype=torch.int64) for n in lengths])
     for turn in range(2):
         asked.clear()
+        instances = [torch.full((1, n), 2 + turn) for n in lengths]
         for found, instance in zip(net(instances), instances, strict=True):
             torch.testing.assert_close(found, model(instance))
         assert not asked or not turn
