@@ -10,18 +10,21 @@ import ast
 import builtins
 import inspect
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from edbc.capture.code.closed import Closed, is_in_place, only_computes
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import overridable
 from edbc.capture.code.rewrite import as_python
-from edbc.capture.code.sequential import changes
 
 LEAST = 2
 """Operations of a region."""
@@ -42,6 +45,8 @@ _PURE = frozenset("len int float bool min max abs range tuple isinstance round s
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult, ast.Pow)
 _ATTRIBUTES = frozenset("T mT values indices shape dtype device ndim".split())
 _LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
+_FRESH = (nn.Linear, nn.Bilinear, _ConvNd, _NormBase, nn.LayerNorm, nn.GroupNorm)
+"""Modules that give a new tensor, whatever they are given."""
 
 
 class Callee(NamedTuple):
@@ -228,6 +233,25 @@ def _place_of_inplace(function: Any) -> int:
     except (TypeError, ValueError):
         return sys.maxsize
     return names.index("inplace") if "inplace" in names else sys.maxsize
+
+
+def unseen(sequence: nn.Module) -> Iterator[nn.Module]:
+    """The in-place modules of a sequence whose change nobody sees: inside of its own `forward` nobody else holds what a
+    module makes for the next. Of any other module none."""
+    if not isinstance(sequence, nn.Sequential) or type(sequence).forward is not nn.Sequential.forward:
+        return
+    found: set[int] = set()
+    for before, module in pairwise(sequence):
+        is_leaf = type(module).__module__.startswith("torch.nn.") and not is_cell(module)
+        if is_leaf and getattr(module, "inplace", False) and (isinstance(before, _FRESH) or id(before) in found):
+            found.add(id(module))
+            yield module
+
+
+def changes(module: nn.Module) -> bool:
+    """Whether a call of a module changes what others may hold, as far as its in-place modules tell."""
+    hidden = {id(part) for sequence in module.modules() for part in unseen(sequence)}
+    return any(getattr(part, "inplace", False) and id(part) not in hidden for part in module.modules())
 
 
 def _class_of(module: nn.Module) -> dict[str, Any]:

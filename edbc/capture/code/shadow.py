@@ -19,7 +19,6 @@ import functools
 import inspect
 import itertools
 import operator
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -39,13 +38,12 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
-from edbc.capture.code.sequential import APART, forward_of, is_unseen, out_of_place
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.value import Ragged, become, is_own
 from edbc.capture.record.calls import recorded_call
-from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, is_apart
+from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, changed_alone, is_alone, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
 from edbc.capture.record.lookup import looked_up, looks_up_numbers
 from edbc.capture.record.recorder import Recorder, version_of
@@ -388,9 +386,6 @@ class ModelView(CellTracer):
         own_path = self._paths[id(module)]
         for path, part in shadow.named_modules():
             copies = (self.copies_as_written if recorder.keeps_books else self.copies).methods(type(part))
-            forward = forward_of(part)
-            if forward is not None:
-                copies = {**copies, "forward": forward}
             _watch_assignments(".".join(filter(None, (own_path, path))), part, self, copies)
         return _Spare(shadow, memo.made)
 
@@ -765,9 +760,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     changes = is_leaf(module) and getattr(module, "inplace", False)
 
     def become(call: Callable[..., Any]) -> None:
-        if changes:
-            setattr(type(module), APART, call)
-            call = _changing(recorder, call)
+        call = _changing(recorder, call) if changes else call
         type(module).__call__ = call  # type: ignore[method-assign]
 
     if isinstance(module, nn.Embedding) and not is_cell(module):
@@ -777,11 +770,9 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
         call = _pass_call(type(module).forward)
     else:
         kind, inside = "cell" if is_cell(module) else "module", type(module).__call__
-        inside = out_of_place(inside) if changes else inside
+        inside = _out_of_place(inside) if changes else inside
         call = recorded_call(recorder, path, kind, become, inside=inside)
-        if changes:
-            module.__class__ = derived_class(type(module), {APART: call})
-            call = _changing(recorder, call)
+        call = _changing(recorder, call) if changes else call
     module.__class__ = derived_class(type(module), {"__call__": call})
 
 
@@ -810,12 +801,27 @@ def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any
     def changing(self: nn.Module, x: Any) -> Any:
         if not isinstance(x, Symbol) and type(x) is not torch.Tensor:
             return call(self, x)
-        if isinstance(x, Symbol) and is_unseen(sys._getframe(1)):
-            return call(self, x)
+        if is_own(recorder, x):
+            return become(x, call(self, x))
+        if recorder.books is None and is_alone(recorder, x):
+            return changed_alone(recorder, x, call(self, x))
         with changing_name(recorder, x) as target:
             return recorder.change(target, call(self, target))
 
     return changing
+
+
+def _out_of_place(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of an in-place module that leaves its argument alone."""
+
+    def apart(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        module.inplace = False  # type: ignore[assignment]
+        try:
+            return call(module, *args, **kwargs)
+        finally:
+            module.inplace = True  # type: ignore[assignment]
+
+    return apart
 
 
 def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:

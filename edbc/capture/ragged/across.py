@@ -5,9 +5,9 @@ Sums, means, maxima and minima over the ragged dimension are one node each, of a
 `scatter_add`) are a sum for each row that is added to, over the rows that the instance's indices send there: message
 passing on a graph is rows taken by one list of indices and summed by the other.
 
-A ragged value that changes in place shows other rows from then on. One that nothing else shows memory of changes by
-itself. What shares memory with rows (`h[i]`, `h[1:]`, a view of a tensor that forward made) is not followed: the
-instance is recorded again without ragged classes.
+A ragged value that changes in place shows other rows from then on, if nothing else shows its memory. What shares memory
+with rows (`h[i]`, `h[1:]`, a view of a tensor that forward made) is not followed: the instance is recorded again
+without ragged classes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import GROUP, REDUCE, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.symbols import Spread
-from edbc.capture.ragged.value import NotRagged, Ragged, each_row, one_step
+from edbc.capture.ragged.value import NotRagged, Ragged, become, each_row, is_own, one_step
 from edbc.capture.semantics import rules
 from edbc.capture.standins.standin import Lazy, Symbol, Value, value_of
 
@@ -240,30 +240,16 @@ class Indices(Lazy):
 
 def change_rows(call: Call) -> Any:
     """A function that changes its first argument, some of whose arguments are ragged."""
-    rec = call.rec
-    rec.open_books()
-    target = _name_of(call)
-    if not rec.flows or call.kwargs.get("out") is not None or call.kwargs.get("inplace") is True:
-        raise NotRagged
-    if type(target) is not Ragged or target.aliased:
+    rec, target = call.rec, call.args[0]
+    if not is_own(rec, target):
+        rec.open_books()
+        target = _name_of(call)
+        if type(target) is not Ragged or target.aliased or not rec.flows:
+            raise NotRagged
+    if call.kwargs.get("out") is not None:
         raise NotRagged
     new = _set_item(call, target) if call.name == "setitem" else _changed(call, target)
-    if type(new) is not Ragged or new.shape != target.shape or new.dtype is not target.dtype:
-        raise NotRagged
-    target.become(new)
-    return target
-
-
-def change_fresh(call: Call) -> Any:
-    """A method that changes rows in place which nobody else shows (`standins.fresh`)."""
-    target = call.args[0]
-    new = _changed(call, target)
-    if type(new) is not Ragged or new.at != target.at or len(new.refs) != len(target.refs):
-        raise NotRagged
-    if new.row.shape != target.row.shape or new.row.dtype is not target.row.dtype:
-        raise NotRagged
-    target.become(new)
-    return target
+    return become(target, new)
 
 
 def _name_of(call: Call) -> Any:
@@ -282,8 +268,10 @@ def _name_of(call: Call) -> Any:
     return name
 
 
-def _changed(call: Call, target: Ragged) -> Any:
+def _changed(call: Call, target: Any) -> Any:
     name = call.name
+    if call.kwargs.get("inplace") is True:
+        return call.rec.function(call.func, call.args, {**call.kwargs, "inplace": False})
     function: Any = _OPERATORS.get(name) or getattr(torch.Tensor, name.removesuffix("_"), None)
     if function is None or not (name in _OPERATORS or name.endswith("_")) or name in ("zero_", "fill_", "copy_"):
         raise NotRagged
@@ -292,10 +280,10 @@ def _changed(call: Call, target: Ragged) -> Any:
     return call.rec.function(function, (target, *call.args[1:]), call.kwargs)
 
 
-def _set_item(call: Call, target: Ragged) -> Any:
+def _set_item(call: Call, target: Any) -> Any:
     """`x[index] = value`, of whole rows."""
     _, index, value = call.args
-    if target.at or not isinstance(value, Symbol | torch.Tensor):
+    if type(target) is not Ragged or target.at or not isinstance(value, Symbol | torch.Tensor):
         raise NotRagged
     numbers = torch.arange(len(target.refs))
     if isinstance(index, tuple) or index is None or index is Ellipsis or isinstance(index, Symbol):

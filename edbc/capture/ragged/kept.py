@@ -409,8 +409,13 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     rows, indices = iter(given.rows), iter(given.indices)
     shown = tuple(x if type(x) is torch.Tensor and t is not x else _symbolic(rec, x, rows, indices)
                   for x, t in zip(args, told, strict=True))  # fmt: skip
-    call = lambda of: function(module, *of)  # noqa: E731
-    return shared(first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args)), given.rows)
+    own = [row for row in given.rows if row.is_own]
+    shared(None, own)  # what is kept changes no argument
+    result = first_whole_call(rec, key, given.sizes(), by_sizes, given, lambda of: function(module, *of), (shown, args))
+    if isinstance(result, Symbol) and result.is_own:
+        for row in own:
+            row.is_own = True
+    return result
 
 
 def shared(result: Any, given: Iterable[Any]) -> Any:
@@ -484,6 +489,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     is kept for all sizes, or `by_sizes`."""
     shown, written = args
     begin, runs = rec.place(), rec.num_runs
+    rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
     rec.keeping = rec.symbolic = True
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False

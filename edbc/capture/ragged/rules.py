@@ -16,12 +16,11 @@ how a function treats dimensions:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from edbc.capture.code.sequential import is_unseen
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
@@ -29,15 +28,14 @@ from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Index, Line, Size, Spread
-from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.ragged.value import Ragged, each_row, is_own
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
-from edbc.capture.standins.fresh import changes_fresh
+from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import mapped, rebuilt
-from edbc.capture.standins.source import user_frame
 from edbc.capture.standins.standin import Symbol, Value
 
 if TYPE_CHECKING:
@@ -267,19 +265,26 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
     result = _known_call(rec, func, args, kwargs, name)
-    if rules.name_of(func) not in _COMPUTE:
+    if args and result is args[0]:
+        return result
+    if not _computes(rules.name_of(func)):
         return shared(result, (*args, *kwargs.values()))
     if type(result) is Ragged or type(result) is Pairs:
         result.is_own = True
     return result
 
 
+@cache
+def _computes(name: str) -> bool:
+    """Whether what a function gives is no view of an argument, by the name that calls have."""
+    return name in _COMPUTE or (rules.is_pointwise(name) and name not in _PASS)
+
+
 _COMPUTE = frozenset(
-    "add radd sub rsub mul rmul multiply truediv rtruediv true_divide div matmul rmatmul bmm mm baddbmm linear softmax "
-    "log_softmax layer_norm rms_norm tanh sigmoid gelu silu exp log sqrt rsqrt pow neg masked_fill sum mean amax "
-    "amin".split()
+    "radd rmul multiply truediv rtruediv matmul rmatmul bmm mm baddbmm linear softmax log_softmax layer_norm rms_norm "
+    "sum mean amax amin zeros_like ones_like full_like new_zeros new_ones new_full".split()
 )
-"""Functions whose result is no argument and no view of one, by the names that calls have."""
+"""Functions that compute and are not pointwise, or go by another name than torch's own."""
 
 
 def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
@@ -366,13 +371,16 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     if result is not NotImplemented:
         if rec.books is not None and name in rules.VIEWS:
             _alias(call.args[0], result)
-        return result
+        is_given = type(result) is Ragged and any(x is result for x in flat(args, kwargs))
+        return result.like(result.refs) if is_given and name not in _PASS else result
     if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
         rec.note_stacked(name)
     whole = mapped(_stacked, (args, kwargs))
     return _apart(rec, rec.function(func, whole[0], whole[1], name))
 
 
+_PASS = (rules.VIEWS - {"clone"}) | rules.CASTS | rules.DROPOUTS | {"requires_grad_"}
+"""Functions that may return their argument; where others give the same rows, it is by another name."""
 _MASKS = frozenset(("attn_mask", "key_padding_mask"))
 """Arguments that are of other dimensions than rows, whatever they are as long as."""
 
@@ -393,16 +401,13 @@ def _with_input_first(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
     """A function that changes its first argument in place; NotImplemented where no rows have a part in it."""
     target, others = args[0], adopted_all(rec, args[1:])
-    if rec.books is None and type(target) is Ragged and "out" not in kwargs:
-        frame = user_frame()
-        if frame is not None and (changes_fresh(frame) or is_unseen(frame, name)):
-            count = _num_ragged(others) + _num_ragged(kwargs.values())
-            return across.change_fresh(Call(rec, func, name, (target, *others), kwargs, count + 1))
-    books = rec.open_books()
-    if type(target) is torch.Tensor:
-        target = books.stand_in(target)
     count = _num_ragged(others) + _num_ragged(kwargs.values())
-    is_rows = type(target) is Ragged or (type(target) is torch.Tensor and adopted(rec, target) is not target)
+    is_rows = is_own(rec, target)
+    if not is_rows:
+        books = rec.open_books()
+        if type(target) is torch.Tensor:
+            target = books.stand_in(target)
+        is_rows = type(target) is Ragged or (type(target) is torch.Tensor and adopted(rec, target) is not target)
     if is_rows:
         return across.change_rows(Call(rec, func, name, (target, *others), kwargs, count + 1))
     if not count:

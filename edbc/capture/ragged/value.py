@@ -261,7 +261,7 @@ class Ragged(Lazy):
         return other.row.shape == self.row.shape and other.row.dtype is self.row.dtype
 
     def become(self, other: Ragged) -> None:
-        """Show other rows from now on: a change in place."""
+        """Show other rows from now on."""
         self.refs, self.row, self.at, self.whole = other.refs, other.row, other.at, None
 
     def without_gradient(self) -> Ragged:
@@ -286,6 +286,21 @@ class Ragged(Lazy):
         if known is not None:
             return rec.emit(known, self.refs)
         return rec.node(torch.stack, ([value_of(rec, ref, self.row) for ref in self.refs], self.at), {}, key=key)
+
+
+def is_own(rec: Recorder, item: Any) -> bool:
+    """Whether it is rows, or a value of two ragged dimensions, that may change in place without books."""
+    is_one = rec.books is None and isinstance(item, Lazy) and item.is_own
+    return is_one and (rec.flows or (type(item) is Ragged and rec.requires_none_of(item)))
+
+
+def become(target: Any, new: Any) -> Any:
+    """Let a value show others from now on: a change in place."""
+    if not target.is_as(new):
+        raise NotRagged
+    target.become(new)
+    target.is_own = True  # as before: what was computed of it may have shown it
+    return target
 
 
 def bounds_of(which: slice) -> tuple[int, int, int]:

@@ -37,14 +37,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from edbc.capture.code.sequential import is_unseen
 from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
 from edbc.capture.standins.made import Buffer
-from edbc.capture.standins.source import user_frame, user_location
+from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
 
 if TYPE_CHECKING:
@@ -369,7 +368,7 @@ def _moves(rec: Recorder) -> bool:
 def is_alone(rec: Recorder, name: Any) -> bool:
     """Definition (4); no where that is not known. Linear in the nodes since the name's own, of which it sees
     MOST_SINCE."""
-    if type(name) is not Value or _moves(rec):
+    if type(name) is not Value or rec.before_books is not None:
         return False
     if rec.reading is not None and not name.slot.floats:  # it may be read later (`standins.unread`)
         return False
@@ -540,10 +539,8 @@ class OfChange(NamedTuple):
     name: str
 
 
-def changed_alone(rec: Recorder, function: Any, args: tuple[Any, ...]) -> Value:
-    """A name that is alone, which shows from now on what a function gives for it and other arguments."""
-    name: Value = args[0]
-    new = rec.function(function, args, {})
+def changed_alone(rec: Recorder, name: Any, new: Any) -> Any:
+    """A name that is alone, which shows from now on what was computed of it."""
     if type(new) is Value and new.slot is name.slot and rec.flows:
         show(rec, name, new.ref)
         return name
@@ -559,13 +556,14 @@ def change_in_place(
 ) -> Any:
     """Record a torch function that changes a tensor: the same function out of place, and the names that show it. Where
     the name is alone, the call is known by `key` from then on."""
-    function = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
-    is_one = rec.books is None and function is not None and not kwargs
-    if is_one and (is_alone(rec, args[0]) or (type(args[0]) is Value and is_unseen(user_frame(), name))):
-        result = changed_alone(rec, function, args)
+    anew: Any = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
+    if rec.books is None and anew is not None and not kwargs and is_alone(rec, args[0]):
+        result = changed_alone(rec, args[0], rec.function(anew, args, {}))
         if key is not None:
-            rec.functions[key] = OfChange(function, func, name)
+            rec.functions[key] = OfChange(anew, func, name)
         return result
+    if rec.books is None and kwargs.get("inplace") is True and is_alone(rec, args[0]):
+        return changed_alone(rec, args[0], rec.function(func, args, {**kwargs, "inplace": False}))
     out = kwargs.get("out")
     with changing(rec, args[0] if out is None else out) as target:
         if out is not None:

@@ -30,7 +30,6 @@ from torch import nn
 from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
-from edbc.capture.code.sequential import is_unseen
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
@@ -754,7 +753,9 @@ class Recorder:
 
     def rows_described(self, described: Description, like: Triple | None) -> Ragged:
         """A constant that forward makes, of a symbol's size, or one that it changes."""
-        return rows_described(self, described, like)
+        rows = rows_described(self, described, like)
+        rows.is_own = True
+        return rows
 
     def mask_of_sizes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A constant that forward makes of several symbols' sizes (`ragged.masks`); None for others."""
@@ -1187,8 +1188,6 @@ class Recorder:
             result = self.shows.at_once(func, args, kwargs, name)
             if result is not NotImplemented:
                 return result
-        if kwargs and kwargs.get("inplace") is True and is_unseen(user_frame(), rules.name_of(func)):
-            kwargs = {**kwargs, "inplace": False}
         if self.has_buffers and not (
             args and type(args[0]) is Buffer and rules.changes_in_place(func, rules.name_of(func), kwargs)
         ):
@@ -1268,8 +1267,9 @@ class Recorder:
             return self.shared_constant(known.key, known.make)
         if known.__class__ is OfChange:
             operands.clear()
-            is_known = is_alone(self, args[0])
-            return changed_alone(self, known.anew, args) if is_known else change_in_place(self, *known[1:], args, {})
+            if not is_alone(self, args[0]):
+                return change_in_place(self, *known[1:], args, {})
+            return changed_alone(self, args[0], self.function(known.anew, args, {}))
         if known.__class__ is OfMany:
             return selected(self, args[0], known)
         if known.__class__ is OfParameters:

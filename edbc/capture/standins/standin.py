@@ -405,9 +405,8 @@ class Symbol:
 
 
 _item, _numpy, _tolist = _reading_number("item"), _reading("numpy"), _reading("tolist")
-_UNNAMED, _NAMED_ONCE = 3, 4
-"""References to a stand-in that is in an expression alone: there, in the method that asks, and in its question; to one
-that a variable has too, or an item of a list, and nobody else."""
+_UNNAMED = 3
+"""References to a stand-in that is in an expression alone: there, in the method that asks, and in its question."""
 
 
 def as_python_has_it(index: Any) -> Any:
@@ -502,12 +501,7 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
     function, anew = getattr(torch.Tensor, f"__i{name}__"), getattr(torch.Tensor, f"__{name}__")
 
     def change(self: Any, other: Any) -> Any:
-        count = sys.getrefcount(self)
-        if self.is_own and count <= _NAMED_ONCE and self.rec.books is None and self.rec.flows:
-            new = self.rec.function(anew, (self, other), {})
-            if self.is_as(new):  # it is assigned to the only name
-                return new
-        is_part = count <= _UNNAMED and type(self) is Value and self.rec.books is None
+        is_part = sys.getrefcount(self) <= _UNNAMED and type(self) is Value and self.rec.books is None
         if is_part and issubclass(type(changed_item_of(sys._getframe(1))), Symbol):
             new = self.rec.function(anew, (self, other), {})
             if new.shape == self.shape and new.dtype is self.dtype:

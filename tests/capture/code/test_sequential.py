@@ -9,7 +9,7 @@ import torch
 from helpers import bound, seeded
 from torch import nn
 
-from edbc.capture.code.sequential import changes, unseen
+from edbc.capture.code.expressions import changes, unseen
 
 
 class InTurn(nn.Module):

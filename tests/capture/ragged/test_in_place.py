@@ -11,6 +11,14 @@ from rowparity import HIDDEN, VOCAB, of_model, sentence
 from torch import nn
 
 
+class Changing(nn.Module):
+    """Changes what it is given."""
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h += 1.0
+        return h.sigmoid() * 2.0
+
+
 class Net(nn.Module):
     """A function of two matrices of rows, the layers that made them, and a table of positions in a batch of one."""
 
@@ -19,7 +27,7 @@ class Net(nn.Module):
     def __init__(self, compute: Callable[..., Any]) -> None:
         super().__init__()
         self.words, self.up, self.out = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 4)
-        self.drop, self.compute = nn.Dropout(0.5), compute
+        self.drop, self.compute, self.inner = nn.Dropout(0.5), compute, Changing()
         self.register_buffer("positions", torch.randn(1, 20, HIDDEN))
 
     def forward(self, ids: list[int]) -> Any:
@@ -63,7 +71,31 @@ def of_scores_of_rows_that_change(net: Net, ids: torch.Tensor) -> Any:
     return scores.softmax(-1) @ h
 
 
-ALONE = [of_layer, of_look_up, of_item, of_scores, of_scores_of_rows_that_change]
+def of_rows_that_scores_were_made_of(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids).detach()
+    h = words * 0.5
+    scores = h @ words.t()
+    h += 1.0
+    return scores.softmax(-1) @ net.up(h)
+
+
+def of_copies(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    copy = h.clone()
+    copy += 1.0
+    return net.out(h) + net.out(copy)
+
+
+def held_twice(net: Net, ids: torch.Tensor) -> Any:
+    h = other = net.up(net.words(ids))
+    h += 1.0
+    scores = same = h @ h.t()
+    scores /= 3.0
+    return same.softmax(-1) @ other
+
+
+ALONE = [of_layer, of_look_up, of_item, of_scores, of_scores_of_rows_that_change,
+         of_rows_that_scores_were_made_of, of_copies, held_twice]  # fmt: skip
 
 
 def under_two_names(net: Net, ids: torch.Tensor) -> Any:
@@ -95,6 +127,20 @@ def changed(h: Any) -> Any:
 def of_an_argument(net: Net, ids: torch.Tensor) -> Any:
     h = net.up(net.words(ids))
     return changed(h) * net.out(h).sum()
+
+
+def of_an_argument_of_a_module(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    return net.inner(h) * net.out(h).sum() + net.inner(net.up(h))
+
+
+def of_what_gives_the_same(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    none, joined, again = h.index_add(0, ids[:0], h[:0]), torch.cat([h]), h.repeat(1, 1)
+    none += 1.0
+    joined *= 2.0
+    again -= 3.0
+    return net.out(h), none, joined, again
 
 
 def with_a_view(net: Net, ids: torch.Tensor) -> Any:
@@ -151,8 +197,9 @@ def with_zeros(net: Net, ids: torch.Tensor) -> Any:
     return net.out(h), other
 
 
-SHARED = [under_two_names, of_dropout, in_a_list, of_an_argument, with_a_view, with_a_row, with_a_part,
-          with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast, with_zeros]  # fmt: skip
+SHARED = [under_two_names, of_dropout, in_a_list, of_an_argument, of_an_argument_of_a_module, of_what_gives_the_same,
+          with_a_view, with_a_row, with_a_part, with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast,
+          with_zeros]  # fmt: skip
 
 
 def positions_of_a_batch(net: Net, ids: torch.Tensor) -> Any:

@@ -78,7 +78,7 @@ class Leaves:
             self.symbols.append(len(self._lengths) - 1)
         else:
             self.symbols.append(self._lengths.index(count))
-        self.rows.append(ragged)
+        self.rows.append(ragged.like(ragged.refs))  # which stays what it is where the other changes
         return len(self.rows) - 1
 
     def merge(self, pairs: Pairs) -> Any:
@@ -155,6 +155,10 @@ class Pairs(Lazy):
             a == b if a < 0 or b < 0 else self.leaves.length(a)[0] == other.leaves.length(b)[0]
             for a, b in zip(self.dims, other.dims, strict=True)
         )
+
+    def become(self, other: Pairs) -> None:
+        """See `Ragged.become`."""
+        self.root, self.leaves, self.dims, self.whole = other.root, other.leaves, other.dims, None
 
     @property
     def shape(self) -> Any:
