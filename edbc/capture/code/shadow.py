@@ -41,7 +41,8 @@ from edbc.capture.code.rewrite import LookUp
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index
-from edbc.capture.ragged.value import Ragged, become, is_own
+from edbc.capture.ragged.value import Ragged, changed_rows
+from edbc.capture.ragged.whole.runs import Pairs
 from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, changed_alone, is_alone, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
@@ -801,8 +802,8 @@ def _changing(recorder: Recorder, call: Callable[..., Any]) -> Callable[..., Any
     def changing(self: nn.Module, x: Any) -> Any:
         if not isinstance(x, Symbol) and type(x) is not torch.Tensor:
             return call(self, x)
-        if is_own(recorder, x):
-            return become(x, call(self, x))
+        if isinstance(x, Ragged | Pairs):
+            return changed_rows(x, lambda: call(self, x))
         if recorder.books is None and is_alone(recorder, x):
             return changed_alone(recorder, x, call(self, x))
         with changing_name(recorder, x) as target:

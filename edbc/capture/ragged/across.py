@@ -21,7 +21,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import GROUP, REDUCE, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.symbols import Spread
-from edbc.capture.ragged.value import NotRagged, Ragged, become, each_row, is_own, one_step
+from edbc.capture.ragged.value import NotRagged, Ragged, changed_rows, each_row, one_step
 from edbc.capture.semantics import rules
 from edbc.capture.standins.standin import Lazy, Symbol, Value, value_of
 
@@ -240,30 +240,21 @@ class Indices(Lazy):
 
 def change_rows(call: Call) -> Any:
     """A function that changes its first argument, some of whose arguments are ragged."""
-    rec, target = call.rec, call.args[0]
-    if not is_own(rec, target):
-        rec.open_books()
-        target = _name_of(call)
-        if type(target) is not Ragged or target.aliased or not rec.flows:
-            raise NotRagged
+    target = _of_fresh(call) if type(call.args[0]) is torch.Tensor else call.args[0]
     if call.kwargs.get("out") is not None:
         raise NotRagged
-    new = _set_item(call, target) if call.name == "setitem" else _changed(call, target)
-    return become(target, new)
+    compute = _set_item if call.name == "setitem" else _changed
+    return changed_rows(target, lambda: compute(call, target))
 
 
-def _name_of(call: Call) -> Any:
-    """What is changed: a ragged value, or the one that stands for a tensor that forward has just made."""
+def _of_fresh(call: Call) -> Ragged:
+    """The rows that stand for a tensor that forward has just made from now on."""
     item, books = call.args[0], call.rec.open_books()
-    if type(item) is not torch.Tensor:
-        return item
-    known = books.stand_in(item)
-    if known is not item:
-        return known
     if not books.is_fresh(item) or not item.ndim or not item.is_floating_point() or not item.shape[0]:
         raise NotRagged
     found = rows_of(call.rec, item, 0)
     name = Ragged(call.rec, found.refs, found.row)
+    name.is_own = True
     books.stand_for(item, name)
     return name
 

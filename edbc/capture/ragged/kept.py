@@ -409,13 +409,8 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     rows, indices = iter(given.rows), iter(given.indices)
     shown = tuple(x if type(x) is torch.Tensor and t is not x else _symbolic(rec, x, rows, indices)
                   for x, t in zip(args, told, strict=True))  # fmt: skip
-    own = [row for row in given.rows if row.is_own]
-    shared(None, own)  # what is kept changes no argument
-    result = first_whole_call(rec, key, given.sizes(), by_sizes, given, lambda of: function(module, *of), (shown, args))
-    if isinstance(result, Symbol) and result.is_own:
-        for row in own:
-            row.is_own = True
-    return result
+    call = lambda of: function(module, *of)  # noqa: E731
+    return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
 
 
 def shared(result: Any, given: Iterable[Any]) -> Any:
@@ -494,6 +489,8 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False
     rec.equal_sizes, rec.within, rec.apart = [], [], []
+    result, own = None, [row for row in given.rows if row.is_own]
+    shared(None, own)  # what is kept changes no argument
     try:
         result = function(shown)
         if (rec.asked_size or rec.counted) and not by_sizes:
@@ -506,11 +503,13 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
             rec.first_runs += rec.num_runs - runs - 1
         return result
     except TooFew:
-        pass
+        result = None
     except (CannotKeep, Exception):  # the code's own are raised again below
-        rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
+        result, rec.functions[(key, sizes) if by_sizes else key] = None, NOT_KEPT
     finally:
         rec.keeping = rec.symbolic = False
+        for row in own if result is None or getattr(result, "is_own", False) else ():
+            row.is_own = True
     rec.forget_since(*begin)
     return function(written)
 

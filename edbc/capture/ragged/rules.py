@@ -28,7 +28,7 @@ from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Index, Line, Size, Spread
-from edbc.capture.ragged.value import Ragged, each_row, is_own
+from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
@@ -267,7 +267,8 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     result = _known_call(rec, func, args, kwargs, name)
     if args and result is args[0]:
         return result
-    if not _computes(rules.name_of(func)):
+    name_of = rules.name_of(func)
+    if not (_computes(name_of) or (name_of == "getitem" and not rules.is_constant_index(args[1]))):
         return shared(result, (*args, *kwargs.values()))
     if type(result) is Ragged or type(result) is Pairs:
         result.is_own = True
@@ -282,7 +283,8 @@ def _computes(name: str) -> bool:
 
 _COMPUTE = frozenset(
     "radd rmul multiply truediv rtruediv matmul rmatmul bmm mm baddbmm linear softmax log_softmax layer_norm rms_norm "
-    "sum mean amax amin zeros_like ones_like full_like new_zeros new_ones new_full".split()
+    "sum mean amax amin zeros_like ones_like full_like new_zeros new_ones new_full cat concat concatenate stack "
+    "index_select index_add scatter_add scatter_reduce index_reduce index_copy repeat repeat_interleave roll".split()
 )
 """Functions that compute and are not pointwise, or go by another name than torch's own."""
 
@@ -369,8 +371,10 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
             kept = {key: named[key] if _is_square(named[key]) else value for key, value in kwargs.items()}
             result = run_call(call._replace(args=tuple(whole), kwargs=kept))
     if result is not NotImplemented:
-        if rec.books is not None and name in rules.VIEWS:
-            _alias(call.args[0], result)
+        if rec.books is not None and name in rules.VIEWS and type(call.args[0]) is Ragged:
+            for item in result if isinstance(result, tuple | list) else (result,):
+                if type(item) is Value:
+                    rec.books.memory_of(item).is_row = True
         is_given = type(result) is Ragged and any(x is result for x in flat(args, kwargs))
         return result.like(result.refs) if is_given and name not in _PASS else result
     if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
@@ -402,14 +406,11 @@ def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     """A function that changes its first argument in place; NotImplemented where no rows have a part in it."""
     target, others = args[0], adopted_all(rec, args[1:])
     count = _num_ragged(others) + _num_ragged(kwargs.values())
-    is_rows = is_own(rec, target)
-    if not is_rows:
-        books = rec.open_books()
-        if type(target) is torch.Tensor:
-            target = books.stand_in(target)
-        is_rows = type(target) is Ragged or (type(target) is torch.Tensor and adopted(rec, target) is not target)
-    if is_rows:
+    if type(target) is torch.Tensor:
+        target = rec.open_books().stand_in(target)
+    if type(target) in (Ragged, Pairs) or (type(target) is torch.Tensor and adopted(rec, target) is not target):
         return across.change_rows(Call(rec, func, name, (target, *others), kwargs, count + 1))
+    rec.open_books()
     if not count:
         return NotImplemented
     rec.note_stacked(name)
@@ -441,21 +442,6 @@ def _num_ragged(items: Any) -> int:
     return sum(_num_ragged(x) if type(x) in (list, tuple) else type(x) is Ragged for x in items)
 
 
-def _alias(source: Any, result: Any) -> None:
-    if type(source) is not Ragged or result is source:
-        return
-    source.aliased = True
-    for item in result if isinstance(result, tuple | list) else (result,):
-        if type(item) is Ragged:
-            item.aliased = True
-        elif type(item) is Value and item.rec.books is not None:
-            item.rec.books.memory_of(item).is_row = True
-
-
 def _stacked(item: Any) -> Any:
     """What is whole in the place of an argument that is ragged."""
-    if type(item) is Ragged:
-        if item.rec.books is not None:
-            item.aliased = True
-        return item.materialise()
-    return item.materialise() if type(item) is Pairs else item
+    return item.materialise() if type(item) in (Ragged, Pairs) else item

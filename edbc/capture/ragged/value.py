@@ -34,7 +34,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from edbc.capture.ragged.program import FILL, NONE, PLACE, SCAN, SLICE, TAKE, Draft, Numbers, Triple, triple
+from edbc.capture.ragged.program import (
+    FILL,
+    NONE,
+    PLACE,
+    SCAN,
+    SLICE,
+    TAKE,
+    CannotKeep,
+    Draft,
+    Numbers,
+    Triple,
+    triple,
+)  # fmt: skip
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
@@ -131,7 +143,7 @@ class Whole(NamedTuple):
 class Ragged(Lazy):
     """Definition (1)."""
 
-    __slots__ = ("aliased", "at", "is_own", "rec", "refs", "row")
+    __slots__ = ("at", "is_own", "rec", "refs", "row")
 
     def __init__(self, rec: Recorder, refs: range, row: Slot, at: int = 0):
         self.rec = rec
@@ -141,8 +153,6 @@ class Ragged(Lazy):
         self.at = at
         self.whole = None
         self.is_own = False
-        self.aliased = False
-        """Whether something else may show the same memory, where books are kept (`trace.changes`)."""
 
     @property
     def shape(self) -> torch.Size:
@@ -225,7 +235,6 @@ class Ragged(Lazy):
         self.is_own = False
         value = value_of(rec, ref, self.row)
         if rec.books is not None:
-            self.aliased = True
             rec.books.memory_of(value).is_row = True
         return value if rec.flows else rec.without_gradient(value)
 
@@ -288,14 +297,13 @@ class Ragged(Lazy):
         return rec.node(torch.stack, ([value_of(rec, ref, self.row) for ref in self.refs], self.at), {}, key=key)
 
 
-def is_own(rec: Recorder, item: Any) -> bool:
-    """Whether it is rows, or a value of two ragged dimensions, that may change in place without books."""
-    is_one = rec.books is None and isinstance(item, Lazy) and item.is_own
-    return is_one and (rec.flows or (type(item) is Ragged and rec.requires_none_of(item)))
-
-
-def become(target: Any, new: Any) -> Any:
-    """Let a value show others from now on: a change in place."""
+def changed_rows(target: Any, compute: Callable[[], Any]) -> Any:
+    """Let a value, of one ragged dimension or two, show from now on what is computed of it: a change in place. Raises
+    NotRagged where others may show its memory, CannotKeep in code that is being kept."""
+    rec = target.rec
+    if not target.is_own or not (rec.flows or (type(target) is Ragged and rec.requires_none_of(target))):
+        raise CannotKeep if rec.keeping else NotRagged
+    new = compute()
     if not target.is_as(new):
         raise NotRagged
     target.become(new)

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.capture.record.table import Operation
+from edbc.capture.semantics.shapes import of_rows
 from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
 
 Longs = NDArray[np.int64]
@@ -142,12 +143,12 @@ class RunKernel:
         return result
 
     def _seen(self, fields: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Fields as the slots show them; of a whole batch at once, as `vmap` takes longer than most functions."""
+        """Fields as the slots show them."""
         seen = []
         for field, slot in zip(fields, self.slots, strict=False):
             value = field.view(len(field), *slot.base.shape)
             for step in slot.views:
-                value = torch.vmap(step.apply)(value)
+                value = of_rows(step.apply, value)
             seen.append(value)
         return seen
 

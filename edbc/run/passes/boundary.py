@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.forward.carried import Carried, each_row, split_rows, split_shapes
 from edbc.capture.forward.returned import Result, filled, filler_of
 from edbc.capture.record.table import Source
+from edbc.capture.semantics.shapes import of_rows
 from edbc.capture.standins.standin import Slot
 from edbc.native.memory import require_memory
 from edbc.run.passes.arenas import Arenas, Table, Values
@@ -280,17 +281,5 @@ def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
             seen[i] = seen[i].reshape((*rows, *slot.shape))
             continue
         for step in slot.views:
-            seen[i] = _of_rows(step.apply, seen[i]) if i in is_stack else step.apply(seen[i])
+            seen[i] = of_rows(step.apply, seen[i]) if i in is_stack else step.apply(seen[i])
     return seen
-
-
-def _of_rows(view: Callable[[torch.Tensor], torch.Tensor], stack: torch.Tensor) -> torch.Tensor:
-    """A view of every row. Where the first one's is memory of it, the others' are as far apart as rows are: `vmap`
-    takes ten times as long."""
-    if len(stack) and not stack.requires_grad:
-        row = stack[0]
-        seen = view(row)
-        if seen.untyped_storage().data_ptr() == stack.untyped_storage().data_ptr() and seen.dtype is stack.dtype:
-            begin = stack.storage_offset() + seen.storage_offset() - row.storage_offset()
-            return stack.as_strided((len(stack), *seen.shape), (stack.stride(0), *seen.stride()), begin)
-    return torch.vmap(view)(stack)

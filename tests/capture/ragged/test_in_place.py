@@ -94,8 +94,31 @@ def held_twice(net: Net, ids: torch.Tensor) -> Any:
     return same.softmax(-1) @ other
 
 
+def of_an_argument_of_a_module(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    return net.inner(h) * net.out(h).sum() + net.inner(net.up(h))
+
+
+def of_what_gives_the_same(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    none, joined, again = h.index_add(0, ids[:0], h[:0]), torch.cat([h]), h.repeat(1, 1)
+    none += 1.0
+    joined *= 2.0
+    again -= 3.0
+    return net.out(h), none, joined, again
+
+
+def of_joined_rows(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids)
+    h, taken = torch.cat([words, net.up(words)]), words[ids % len(ids)]
+    h += 1.0
+    taken *= 2.0
+    return net.out(h).sum(0), net.out(words), net.out(taken)
+
+
 ALONE = [of_layer, of_look_up, of_item, of_scores, of_scores_of_rows_that_change,
-         of_rows_that_scores_were_made_of, of_copies, held_twice]  # fmt: skip
+         of_rows_that_scores_were_made_of, of_copies, held_twice, of_an_argument_of_a_module, of_what_gives_the_same,
+         of_joined_rows]  # fmt: skip
 
 
 def under_two_names(net: Net, ids: torch.Tensor) -> Any:
@@ -127,20 +150,6 @@ def changed(h: Any) -> Any:
 def of_an_argument(net: Net, ids: torch.Tensor) -> Any:
     h = net.up(net.words(ids))
     return changed(h) * net.out(h).sum()
-
-
-def of_an_argument_of_a_module(net: Net, ids: torch.Tensor) -> Any:
-    h = net.up(net.words(ids))
-    return net.inner(h) * net.out(h).sum() + net.inner(net.up(h))
-
-
-def of_what_gives_the_same(net: Net, ids: torch.Tensor) -> Any:
-    h = net.up(net.words(ids))
-    none, joined, again = h.index_add(0, ids[:0], h[:0]), torch.cat([h]), h.repeat(1, 1)
-    none += 1.0
-    joined *= 2.0
-    again -= 3.0
-    return net.out(h), none, joined, again
 
 
 def with_a_view(net: Net, ids: torch.Tensor) -> Any:
@@ -197,9 +206,8 @@ def with_zeros(net: Net, ids: torch.Tensor) -> Any:
     return net.out(h), other
 
 
-SHARED = [under_two_names, of_dropout, in_a_list, of_an_argument, of_an_argument_of_a_module, of_what_gives_the_same,
-          with_a_view, with_a_row, with_a_part, with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast,
-          with_zeros]  # fmt: skip
+SHARED = [under_two_names, of_dropout, in_a_list, of_an_argument, with_a_view, with_a_row, with_a_part,
+          with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast, with_zeros]  # fmt: skip
 
 
 def positions_of_a_batch(net: Net, ids: torch.Tensor) -> Any:
