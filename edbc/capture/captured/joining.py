@@ -195,7 +195,7 @@ def part_of(shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instance: A
         parts = _split(built, collected._replace(ends=[len(built.result_node)]), lexicon, whole)
     if parts is None:
         raise UnsupportedError(f"instance {number}: expected rows and offsets below 2**31, got larger ones")
-    part, left = parts[0], collected.left
+    part, left = parts[0]._replace(nest=parts[0].nest._replace(stacks=collected.stacks)), collected.left
     if left is not None and recorder.captures:
         return part._replace(nest=part.nest._replace(assigned=left.assigned()))
     return part._replace(left=left, order=_order(built, part, lexicon) if with_order else ())

@@ -28,6 +28,9 @@ Definitions.
     what no module has, which code elsewhere assigns (`node.children = ...` where trees are made), or calls modules
     whose hooks are closed functions. What it computes is still told by its instance and by what stays, where all of the
     instance is looked at. No cell is made of that.
+(4) A model's `forward` may be closed *but for what it leaves*: it, or what it calls, assigns attributes of its own
+    module, which closed code reads in the same function behind that line alone. Whoever calls it gives them to the
+    model.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -73,7 +76,8 @@ _OF_MODULES = frozenset("children named_children modules named_modules parameter
 """Methods of nn.Module that give what (b) allows."""
 _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Expr, ast.Assert, ast.Pass,
-    ast.Raise, ast.With, ast.withitem, ast.Break, ast.Continue, ast.BoolOp, ast.BinOp, ast.UnaryOp, ast.IfExp,
+    ast.Delete, ast.Raise, ast.With, ast.withitem, ast.Break, ast.Continue, ast.BoolOp, ast.BinOp, ast.UnaryOp,
+    ast.IfExp,
     ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.JoinedStr, ast.FormattedValue, ast.Name, ast.Attribute,
     ast.Subscript,
     ast.Slice, ast.Starred, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp,
@@ -131,8 +135,10 @@ class _Open(Exception):
 class Closed:
     """What is known of one model's methods, definition (1). `look_ups` are those of (2)."""
 
-    def __init__(self, model: nn.Module, for_instances: bool = False):
-        self.model, self.for_instances = model, for_instances
+    def __init__(self, model: nn.Module, for_instances: bool = False, leaves: bool = False):
+        self.model, self.for_instances, self.leaves = model, for_instances, leaves
+        self.left: set[str] = set()
+        """Names of attributes that definition (4) is about."""
         self.look_ups = LookUps()
         self._rests_on: dict[tuple[int, Any], tuple[LookUps, set[tuple[int, Any]]]] = {}
         """Of each function that was read: its own look-ups, and what it calls, definition (2)."""
@@ -214,10 +220,17 @@ class Closed:
     @functools.cached_property
     def is_forward_told(self) -> bool:
         """Whether it is closed, for instances at least: definition (3)."""
-        if self.is_forward_closed or "forward" not in methods_of(self.model):
-            return self.is_forward_closed
-        other = Closed(self.model, for_instances=True)
-        if other.obstacle(self.model, "forward") is not None:
+        return self.is_forward_closed or self._is_forward_closed_to(Closed(self.model, for_instances=True))
+
+    @functools.cached_property
+    def left_by_forward(self) -> frozenset[str] | None:
+        """Names of the attributes that it leaves, definition (4); None where it is open all the same."""
+        other = Closed(self.model, leaves=True)
+        return frozenset(other.left) if self.is_forward_closed or self._is_forward_closed_to(other) else None
+
+    def _is_forward_closed_to(self, other: Closed) -> bool:
+        """Whether another reader finds it closed, whose look-ups are these then too."""
+        if "forward" not in methods_of(self.model) or other.obstacle(self.model, "forward") is not None:
             return False
         self.look_ups.update(other.look_ups)
         self._named |= other._named
@@ -496,6 +509,8 @@ class _Reading:
         elif isinstance(node, ast.If):
             for part in (node.test, *self._going_on(node.body), *self._going_on(node.orelse)):
                 self.visit(part)
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            self.refuse(node, f"{ast.unparse(node.target)} is assigned")
         elif isinstance(node, ast.AnnAssign):
             for part in filter(None, (node.target, node.value)):
                 self.visit(part)
@@ -525,20 +540,48 @@ class _Reading:
     def _attribute(self, node: ast.Attribute) -> None:
         base, names = _chain_of(node)
         if not isinstance(node.ctx, ast.Load):
-            self.refuse(node, f"{ast.unparse(node)} is assigned")
+            if not (isinstance(node.ctx, ast.Store) and self._leaves(base, names)):
+                self.refuse(node, f"{ast.unparse(node)} is assigned")
+            self.closed.left.add(node.attr)
+            return
         if isinstance(base, ast.Name) and base.id == self.self_name:
             assert self.module is not None
-            self._walk(node, ast.unparse(node), self.module, names)
+            if self._has_assigned(names[0], node.lineno):
+                self._of_unknown(node, names[1:])
+            else:
+                self._walk(node, ast.unparse(node), self.module, names)
         elif isinstance(base, ast.Name) and base.id not in self.local:
             self._chain(node, base.id, names)
         elif isinstance(base, ast.Call) and self.module is not None and len(names) == 1 and self._is_super(base):
             self._of_super(node, base, names[0])
         else:  # of a tensor, a nest, or a module that came out of one
-            for name in names:
-                if not self.closed.is_instances(name):
-                    self._unassigned(node, name)
-                self.closed.require_named(name)
+            self._of_unknown(node, names)
             self.visit(base)
+
+    def _of_unknown(self, node: ast.AST, names: Sequence[str]) -> None:
+        """Attributes of what nobody knows."""
+        for name in names:
+            if not self.closed.is_instances(name):
+                self._unassigned(node, name)
+            self.closed.require_named(name)
+
+    def _has_assigned(self, name: str, line: int) -> bool:
+        """Whether a statement of the function's own block in front of a line assigns an attribute of its module."""
+        before = [x for x in self.definition.body if isinstance(x, ast.Assign) and (x.end_lineno or line) < line]
+        targets = [part for statement in before for target in statement.targets for part in ast.walk(target)]
+        return self.closed.leaves and any(
+            isinstance(x, ast.Attribute) and not isinstance(x.ctx, ast.Load) and x.attr == name
+            and self._leaves(x.value, (name,)) for x in targets
+        )  # fmt: skip
+
+    def _leaves(self, base: ast.expr, names: tuple[str, ...]) -> bool:
+        """Whether to assign it is what definition (4) allows."""
+        kind, own = type(self.module), self.self_name
+        return (
+            self.closed.leaves and own is not None and _is_named(base, own) and len(names) == 1
+            and names[0] in self.closed.assigned and not hasattr(kind, names[0])
+            and kind.__setattr__ is nn.Module.__setattr__
+        )  # fmt: skip
 
     def _gets_attribute(self, node: ast.Call) -> bool:
         """Whether it is `getattr` or `hasattr` of a name that is written."""

@@ -216,8 +216,8 @@ class ModelView(CellTracer):
         return self.closed.assigned
 
     @property
-    def is_forward_closed(self) -> bool:  # type: ignore[override]
-        return self.closed.is_forward_closed
+    def left_by_forward(self) -> frozenset[str] | None:  # type: ignore[override]
+        return self.closed.left_by_forward
 
     @property
     def is_forward_told(self) -> bool:
@@ -491,7 +491,7 @@ class ModelView(CellTracer):
             is_passed = any(value.ref in given for value in values)
             require_cell((args, kwargs), before, len(recorder.entries), template, is_passed)
         demands = _demands(recorder, [operand.ref for operand in operands], values)
-        return CellTrace(recorder.finish([result]), tuple(names), values, template, draws, demands)
+        return CellTrace(recorder.finish([list(values)]), tuple(names), values, template, draws, demands)
 
     def _function(self, operation: Operation, recorder: Recorder, evaluating: bool,
                   lent: ExitStack) -> Callable[..., Any]:  # fmt: skip

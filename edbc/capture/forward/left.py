@@ -32,7 +32,7 @@ import torch
 from torch import nn
 
 from edbc.capture.forward.forward import record
-from edbc.capture.forward.returned import Collected, Result, collect_results, filled
+from edbc.capture.forward.returned import Collected, Result, Stacked, collect_results, filled
 from edbc.capture.ragged.expand import expanded
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
@@ -41,6 +41,7 @@ from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_plain, rebuilt
 from edbc.capture.standins.objects import Entries, Place, Sought, walked
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+from edbc.capture.standins.unread import Returned
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
@@ -70,8 +71,8 @@ class Left:
 
     places: list[Place]
     """Of stand-ins, and of tuples and frozen sets with some in them."""
-    tensors: dict[int, tuple[Any, int | torch.Tensor]]
-    """By the identity of a stand-in, which is kept alive: the number of the result that takes its place, or the
+    tensors: dict[int, tuple[Any, Result | Stacked | torch.Tensor]]
+    """By the identity of a stand-in, which is kept alive: the place of the result that takes its place, or the
     parameter that does."""
     attributes: list[Attribute]
     first: int = 0
@@ -84,9 +85,9 @@ class Left:
     def _nest(self, item: Any) -> Any:
         kind = type(item)
         known = self.tensors.get(id(item))
-        if known is not None and isinstance(known[1], int):
-            return Result(known[1])
-        if kind is list or kind is tuple:
+        if known is not None and not isinstance(known[1], torch.Tensor):
+            return known[1]
+        if kind is list or kind is tuple or issubclass(kind, Returned):
             return kind([self._nest(x) for x in item])
         return {key: self._nest(x) for key, x in item.items()} if kind is dict else item
 
@@ -106,13 +107,15 @@ class Left:
     def _filled(self, item: Any, results: Sequence[torch.Tensor], made: dict[int, Any]) -> Any:
         known = self.tensors.get(id(item))
         if known is not None:
-            return results[self.first + known[1]] if isinstance(known[1], int) else known[1]
-        if not issubclass(type(item), tuple | frozenset):
+            return filled(known[1], results, self.first, None)
+        kind: Any = type(item)
+        if not issubclass(kind, tuple | frozenset):
             return item
         if id(item) not in made:
             parts = [self._filled(part, results, made) for part in item]
             is_same = all(a is b for a, b in zip(parts, item, strict=True))
-            made[id(item)] = item if is_same else _rebuilt(item, parts)
+            is_read = isinstance(item, Returned)
+            made[id(item)] = kind(parts).read() if is_read else item if is_same else _rebuilt(item, parts)
         return made[id(item)]
 
 
@@ -141,8 +144,10 @@ class Search:
 
     recorder: Recorder
     places: list[Place] = field(default_factory=list)
-    values: dict[int, tuple[Any, Value]] = field(default_factory=dict)
-    """By the identity of what was found: itself, and the value that it stands for."""
+    in_stacks: bool = False
+    """Whether rows may leave as one tensor without becoming a node."""
+    values: dict[int, tuple[Any, Value | tuple[Sequence[int], Slot]]] = field(default_factory=dict)
+    """By the identity of what was found: itself, and the value that it stands for, or its rows."""
     parameters: dict[int, tuple[Any, torch.Tensor]] = field(default_factory=dict)
     """And descriptions: what has a tensor already."""
     attributes: list[Attribute] = field(default_factory=list)
@@ -175,7 +180,8 @@ class Search:
                 self.recorder.tracer.note_assigned(path, name)
                 self.attributes.append(Attribute(path, module, of_user, name))
         for item, value in self.values.values():
-            value.rec = ENDED
+            if isinstance(value, Value):
+                value.rec = ENDED
             if item is not value and type(item) is not Made:
                 _end(item)
 
@@ -183,17 +189,24 @@ class Search:
         """Whether an attribute that had other instances' tensors has plain values after this captured one."""
         return self.recorder.captures and self.recorder.tracer.has_assigned(path, name) and is_plain(item)
 
-    def left(self, refs: list[int], slots: list[Slot], stacks: Sequence[tuple[int, int]]) -> Left | None:
+    def left(self, refs: list[int], slots: list[Slot], stacks: list[tuple[int, int]]) -> Left | None:
         """What was found; None for nothing. Values become further results, unless they are results already that leave
-        alone."""
+        alone, and so do rows."""
         stacked = {number for start, stop in stacks for number in range(start, stop)}
         pairs = enumerate(zip(refs, slots, strict=True))
         known = {pair: number for number, pair in pairs if number not in stacked}
-        tensors: dict[int, tuple[Any, int | torch.Tensor]] = dict(self.parameters)
+        tensors: dict[int, tuple[Any, Any]] = dict(self.parameters)
         for key, (item, value) in self.values.items():
+            if isinstance(value, tuple):
+                rows, slot = value
+                stacks.append((len(refs), len(refs) + len(rows)))
+                refs += rows
+                slots += [slot] * len(rows)
+                tensors[key] = item, Stacked(*stacks[-1])
+                continue
             pair = value.ref, value.slot
             number = known.setdefault(pair, len(refs))
-            tensors[key] = item, number
+            tensors[key] = item, Result(number)
             if number == len(refs):
                 refs.append(value.ref)
                 slots.append(value.slot)
@@ -229,7 +242,8 @@ class Search:
         elif not issubclass(type(found), Symbol) or found.rec is not recorder:
             return False
         elif type(found) is not Shared:
-            self.values[id(item)] = item, found.materialise() if issubclass(type(found), Lazy) else found
+            rows = found.rows() if self.in_stacks and issubclass(type(found), Lazy) else None
+            self.values[id(item)] = item, rows or (found.materialise() if issubclass(type(found), Lazy) else found)
         elif not self._of_model:
             self.parameters[id(item)] = item, recorder.tracer.shared(found.ref)
         return id(item) in self.values or id(item) in self.parameters
@@ -264,7 +278,7 @@ def recorded(
         recording = record(shadow, recorder, instances, settles)
         collected = recording.collected
         if collected is None:
-            collected = collect_results(recording.results, not recorder.reads and recorder.recorded_reads is None)
+            collected = collect_results(recording.results, _in_stacks(recorder))
         recording.results.clear()
         recorder.let_go()
         if references(recorder) != before:
@@ -287,10 +301,15 @@ def recorded(
 
 def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Collected:
     """With survivors as further results."""
-    search = Search(recorder)
+    search = Search(recorder, in_stacks=_in_stacks(recorder))
     search.run(shadow, instances)
-    refs, slots = collected.refs.tolist(), list(collected.slots)
-    left = search.left(refs, slots, collected.stacks)
+    refs, slots, stacks = collected.refs.tolist(), list(collected.slots), list(collected.stacks)
+    left = search.left(refs, slots, stacks)
     return collected._replace(
-        refs=np.array(refs, np.int64), slots=slots, left=left, is_on_instances=search.is_on_instances
+        refs=np.array(refs, np.int64), slots=slots, left=left, stacks=stacks, is_on_instances=search.is_on_instances
     )
+
+
+def _in_stacks(recorder: Recorder) -> bool:
+    """Whether rows may leave as one tensor without becoming a node: not where values are read."""
+    return not recorder.reads and recorder.recorded_reads is None

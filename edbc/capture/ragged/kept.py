@@ -223,6 +223,8 @@ class KeptCall(NamedTuple):
     """Numbers that no index may be, by the number of the argument."""
     zeros: tuple[int, ...]
     """Results of the run that are rows of zeros, to which others are added as if they were not there."""
+    left: KeptCall | None = None
+    """Of a forward that leaves attributes on modules: the call that gives these, by path and name, and no more."""
 
     def fits(self, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
         """Whether arguments have the sizes that the program needs; of arrays, one item per call, which of them do."""
@@ -257,7 +259,10 @@ class KeptCall(NamedTuple):
 
     def of(self, rec: Recorder, flat: Sequence[int], program: Program | None = None) -> Any:
         """The call on these arguments of the program, which fit; of one that does the same in its place."""
-        results = rec.run(program or self.program, flat)
+        return self.returned(rec, rec.run(program or self.program, flat), flat)
+
+    def returned(self, rec: Recorder, results: Sequence[range], flat: Sequence[int]) -> Any:
+        """What the call gives, of the refs of the results of its run."""
         rec.zeros.update([results[k].start for k in self.zeros])
         return _filled(rec, self.result, results, flat)
 
@@ -512,6 +517,16 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
             row.is_own = True
     rec.forget_since(*begin)
     return function(written)
+
+
+def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, int], given: Given, by_sizes: bool,
+              left: dict[tuple[str, str], Any]) -> None:  # fmt: skip
+    """Let a call that has just been kept have what it leaves; it is not kept where that cannot be."""
+    try:
+        kept = _Keeping(rec, begin, given).kept(left, by_sizes, rec.equal_sizes, rec.within, rec.apart)
+        rec.functions[key] = known._replace(left=kept)
+    except CannotKeep:
+        rec.functions[key] = NOT_KEPT
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:

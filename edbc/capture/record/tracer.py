@@ -26,8 +26,9 @@ class CellTracer:
     """Paths of modules, and names of their attributes that forward has assigned to."""
     names_assigned: Collection[str] = ()
     """Names of attributes that code which forward may reach assigns (`code.assigned`)."""
-    is_forward_closed = False
-    """Whether forward is a function of instances (`code.closed`)."""
+    left_by_forward: frozenset[str] | None = None
+    """Names of attributes that forward leaves on modules, where it is a function of instances but for these
+    (`code.closed`, definition (4)); None where it is not."""
 
     def fields_of(self, kind: type) -> frozenset[str] | None:
         """What closed code may read of objects of a class, where copies of them do (`code.closed`)."""

@@ -174,6 +174,40 @@ def test_numbers_and_gradients_equal_eager(oddity: str) -> None:
     require_equal(seeded(Unmarked, oddity).double(), trees(12, 3))
 
 
+class HandsParametersOn(nn.Module):
+    """Its method gives parameters beside what it computes, of matrices of several sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.log, self.bias = (
+            nn.Linear(SIZE, SIZE),
+            nn.Parameter(torch.randn(SIZE)),
+            nn.Parameter(torch.ones(SIZE)),
+        )
+
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        return torch.tanh(self.up(x) * 2), -self.log.double().exp(), self.bias.double()
+
+    def forward(self, rows: Tensor) -> Tensor:
+        h, scale, bias = self.parts(rows)
+        for _ in range(2):
+            h, _, bias = self.parts(h * scale + bias)
+        return h + bias
+
+
+def test_parameters_are_results_of_cells() -> None:
+    """Of calls of several types, which are traced on the same copy of the model."""
+    model = seeded(HandsParametersOn).double()
+    made = torch.Generator().manual_seed(0)
+    rows = [torch.randn(count, SIZE, generator=made, dtype=torch.float64) for count in (2, 3, 4, 2, 3)]
+    net = bound(model, rows, "unmined")
+    require_equal_gradients(net, rows)
+    for got, expected in zip(net(rows), map(model, rows), strict=True):
+        torch.testing.assert_close(got, expected)
+    calls = [of for of in net.table.operation_of_type.values() if of.operation.name == "parts"]
+    assert {len(net.cell(of).outputs) for of in calls} == {3}
+
+
 NO_CELL = {"instance": "reads_the_instance", "change": "changes_its_argument", "list": "takes_from_a_list",
            "state": "reads_state", "identity": "hands_back"}  # fmt: skip
 

@@ -39,6 +39,7 @@ from edbc.capture.ragged.kept import (
     first_whole_call,
     may_keep,
     symbolic_tensor,
+    with_left,
 )
 from edbc.capture.ragged.program import (
     INDICES,
@@ -91,6 +92,10 @@ class Forwards:
         self.apart: set[int] = set()
         """Instances that do not fit what is kept for all sizes of their key."""
         self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
+        self.names_left = rec.tracer.left_by_forward or frozenset()
+        self.leaving: dict[tuple[tuple[str, str], ...], tuple[int, KeptCall]] = {}
+        """By what kept forwards leave on modules the last instance that does. It is asked for where another instance
+        runs as it is written, and at the end."""
 
     @functools.cached_property
     def members(self) -> dict[Any, list[int]]:
@@ -136,12 +141,62 @@ class Forwards:
             elif known is not NOT_KEPT:
                 return self._first(group, place, sizes is not None, instance)
         run = self.runs[number]
-        return self.function(self.shadow, instance) if run is None else self._run(run[0], run[1].tolist())
+        return self._as_written(instance) if run is None else self._run(run[0], run[1].tolist())
+
+    def _as_written(self, instance: Any) -> Any:
+        self._leave()
+        return self.function(self.shadow, instance)
 
     def _run(self, known: KeptCall, flat: list[int]) -> Any:
         """An instance's run of its own."""
+        result = self._formed(known, flat)
+        self._note_left(known, self.rec.instance)
+        if self.rec.instance == len(self.instances) - 1:
+            self._leave()
+        return result
+
+    def _formed(self, known: KeptCall, flat: list[int]) -> Any:
         self.rec.formed.append(len(self.rec.entries))
         return known.of(self.rec, flat, with_patterns(self.rec.table, known))
+
+    def _note_left(self, known: KeptCall, number: int) -> None:
+        if known.left is not None:
+            names = (*known.left.result,)
+            self.leaving.pop(names, None)
+            self.leaving[names] = number, known.left
+
+    def _leave(self) -> None:
+        """Let modules have what is `leaving`."""
+        for number, call in self.leaving.values():
+            flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0]))
+            if flat is None:
+                self.function(self.shadow, self.instances[number])
+            else:
+                self._assign(self._formed(call, flat))
+        self.leaving.clear()
+
+    def _leave_at_once(self) -> list[_Taken] | None:
+        """The same as calls of runs of all instances; None where they cannot be such."""
+        taken: list[_Taken] = []
+        for number, call in self.leaving.values():
+            flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0]))
+            if flat is None or call.form is None:
+                return None
+            taken.append(_Taken(call, [number], np.array([flat], np.int64), with_patterns(self.rec.table, call)))
+        return taken if all(map(_Taken.can_return, taken)) else None
+
+    def _assign(self, left: dict[tuple[str, str], Any]) -> None:
+        for (path, name), value in left.items():
+            setattr(self.shadow.get_submodule(path), name, value)
+
+    def _taken_off(self) -> dict[tuple[str, str], Any]:
+        """What modules have by the names of what forward leaves, which is theirs no more."""
+        found = {}
+        for path, module in self.shadow.named_modules() if self.names_left else ():
+            own = {*module._parameters, *module._buffers, *module._modules}
+            for name in self.names_left & module.__dict__.keys() - own:
+                found[path, name] = module.__dict__.pop(name)
+        return found
 
     def at_once(self) -> tuple[Collected, Sequence[Program]] | None:
         """What all instances return, where forward runs for none, and the programs that are recorded: each is of a
@@ -162,10 +217,19 @@ class Forwards:
             for of in taken:
                 self._keep(of.call, of.members, of.lines)
             return None
-        if torch.is_grad_enabled():
-            return self._collected(taken, self._in_turn(taken)), ()
+        for number, call in sorted([(of.members[-1], of.call) for of in taken]):
+            self._note_left(call, number)
+        leaving = [] if torch.is_grad_enabled() else self._leave_at_once()
+        if torch.is_grad_enabled() or leaving is None:
+            collected = self._collected(taken, self._in_turn(taken))
+            self._leave()
+            return collected, ()
         made = [rec.run_together(of.program, of.lines) for of in taken]
-        return self._collected(taken, made), [of.program for of in taken]
+        for of in leaving:
+            begins, sizes = rec.run_together(of.program, of.lines)[:, 0], of.sizes(of.program.counts)[0]
+            results = [range(begin, begin + size) for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
+            self._assign(of.call.returned(rec, results, of.lines[0].tolist()))
+        return self._collected(taken, made), [of.program for of in (*taken, *leaving)]
 
     def _in_turn(self, taken: Sequence[_Taken]) -> list[Ints]:
         """A run for each instance, and the refs of their results by key. Gradients are sums over batches in the order
@@ -211,7 +275,7 @@ class Forwards:
             try:
                 given = _given(rec, leaves := _at(group.leaves, place))
             except OverflowError:
-                return self.function(self.shadow, instance)
+                return self._as_written(instance)
             if may_keep(given):
                 rec.kept_forwards += 1
                 shown = _Shown(rec, leaves, group.integers, given)
@@ -225,16 +289,24 @@ class Forwards:
                     shown.require_unchanged()
                     return _returned(made.pop())
 
-                args, begin = (shown.of(instance), instance), rec.place()
+                args, begin, before = (shown.of(instance), instance), rec.place(), self._taken_off()
                 result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
-                known = rec.functions.get(group.key)
-                known = rec.functions.get((group.key, sizes)) if known is BY_SIZES or by_sizes else known
+                by_sizes = by_sizes or rec.functions.get(group.key) is BY_SIZES
+                key, left = (group.key, sizes) if by_sizes else group.key, self._taken_off()
+                known = rec.functions.get(key)
+                if type(known) is KeptCall and left:
+                    with_left(rec, key, known, begin, given, by_sizes, _returned(left))
+                    known = rec.functions[key]
+                for (path, name), value in before.items():
+                    self.shadow.get_submodule(path).__dict__[name] = value
                 flat = known.flat(rec, given) if type(known) is KeptCall else None
                 if not isinstance(known, KeptCall) or flat is None:
+                    self._leave()
+                    self._assign(left)
                     return result
                 rec.forget_since(*begin)  # it is recorded like all later ones
                 return self._run(known, flat)
-        return self.function(self.shadow, instance)
+        return self._as_written(instance)
 
     def _take_in(self, known: KeptCall, members: list[int]) -> tuple[list[int], Ints]:
         """Those of a key's instances that fit, and the arguments of each, a line. O(rows + indices), natively but for

@@ -1,0 +1,164 @@
+"""Attributes that closed forwards leave on modules: forward is kept, and the model has them as eager execution leaves
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from helpers import bound
+from rowparity import HIDDEN, VOCAB
+from torch import nn
+
+from edbc.capture.code.closed import Closed
+from edbc.capture.ragged.kept import KeptCall
+
+
+class Attention(nn.Module):
+    """Keeps its weights, a value of two dimensions that differ, and rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList([nn.Linear(HIDDEN, HIDDEN) for _ in range(3)])
+        self.weights = None
+        self.rows = None
+
+    def forward(self, x):
+        query, key, value = [of(x) for of in self.maps]
+        self.weights = (query @ key.transpose(-2, -1) / HIDDEN**0.5).softmax(-1)
+        del query, key
+        self.rows = value
+        return self.weights_of(value, x)
+
+    def weights_of(self, value, x):
+        query, key = self.maps[0](x), self.maps[1](x)
+        return (query @ key.transpose(-2, -1) / HIDDEN**0.5).softmax(-1) @ value
+
+
+class Encoder(nn.Module):
+    """Of a sentence, whose length decides what else it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.out = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, 4)
+        self.layers = nn.ModuleList([Attention() for _ in range(2)])
+        self.long = self.kind = self.average = None
+
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        for layer in self.layers:
+            h = h + layer(h)
+        self.average, self.kind = h.mean(0), "short"
+        if len(ids) > 6:
+            self.long, self.kind = (h.sum(0), [len(ids)]), "long"
+        return self.out(h.mean(0))
+
+
+class Heads(Attention):
+    def forward(self, x):
+        query, key, value = [of(x).view(1, -1, 2, HIDDEN // 2).transpose(1, 2) for of in self.maps]
+        self.weights = (query @ key.transpose(-2, -1)).softmax(-1)
+        return (self.weights @ value).transpose(1, 2).contiguous().view(1, -1, HIDDEN)
+
+
+class OfOne(Encoder):
+    """A batch of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Heads() for _ in range(2)])
+
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))[None]
+        for layer in self.layers:
+            h = h + layer(h)
+        self.average = h.mean(1)
+        return self.out(h)
+
+
+def left_on(model: nn.Module) -> list[Any]:
+    names = ("weights", "rows", "average", "long")
+    return [(path, name, vars(of)[name]) for path, of in model.named_modules() for name in names if name in vars(of)]
+
+
+def require_equal(now: Any, eager: Any) -> None:
+    if isinstance(eager, torch.Tensor):
+        torch.testing.assert_close(now, eager, rtol=1e-4, atol=1e-5)
+    elif isinstance(eager, list | tuple):
+        assert len(now) == len(eager)
+        for pair in zip(now, eager, strict=True):
+            require_equal(*pair)
+    else:
+        assert now == eager
+
+
+def sentences(seed: int, lengths: Sequence[int]) -> list[list[int]]:
+    rng = Random(seed)
+    return [[rng.randrange(VOCAB) for _ in range(length)] for length in lengths]
+
+
+@pytest.mark.parametrize("kind", [Encoder, OfOne])
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_model_has_what_the_last_instances_left(kind: type[Encoder], grad: bool) -> None:
+    """Lengths on both sides of a branch, a sentence of one word, for which nothing is kept, and mini-batches of one."""
+    torch.manual_seed(0)
+    model, eager = kind().eval(), kind().eval()
+    eager.load_state_dict(model.state_dict())
+    net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=True)
+    with torch.set_grad_enabled(grad):
+        for i, lengths in enumerate(
+            [(3, 4, 5, 9, 8), (9, 4, 5), (4, 8, 1), (1, 4, 8), (5,), (7,), (3, 9, 7, 8, 4, 5, 2)]
+        ):
+            batch = sentences(i, lengths)
+            outputs, others = net(batch), [eager(x) for x in batch]
+            require_equal(outputs, others)
+            require_equal(left_on(model), left_on(eager))
+
+
+@pytest.mark.parametrize("kind", [Encoder, OfOne])
+def test_captured_instances_bring_what_they_left(kind: type[Encoder]) -> None:
+    """Alone, and beside others that are recorded."""
+    torch.manual_seed(0)
+    model, eager = kind().eval(), kind().eval()
+    eager.load_state_dict(model.state_dict())
+    net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=True)
+    batch = sentences(2, (3, 9, 5, 8, 4))
+    with torch.no_grad():
+        net(sentences(3, (3, 4, 9)))
+        captured = net.capture_all(batch)
+        for chosen in (captured, captured[:1], captured[:2] + batch[2:], batch[:2] + captured[2:]):
+            require_equal(net(chosen), [eager(x) for x in batch[: len(chosen)]])
+            require_equal(left_on(model), left_on(eager))
+
+
+def test_forwards_that_leave_attributes_are_one_entry() -> None:
+    model = OfOne()
+    net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=True)
+    net(sentences(2, range(3, 9)))
+    kept = [call for key, call in net._idle[0][1].functions.items() if key[:2] == (KeptCall, "")]
+    assert [type(call.left) for call in kept] == [KeptCall]
+
+
+class ReadsWhatItLeft(Encoder):
+    def forward(self, ids):
+        h = super().forward(ids)
+        return h + self.average.sum()
+
+
+class Counts(Encoder):
+    def forward(self, ids):
+        self.long = super().forward(ids)
+        self.kind = None
+        self.calls += 1
+        return self.long
+
+
+@pytest.mark.parametrize("kind", [ReadsWhatItLeft, Counts])
+def test_forwards_that_read_what_they_assign_are_open(kind: type[Encoder]) -> None:
+    model = kind()
+    model.calls = 0
+    assert Closed(model).left_by_forward is None
+    assert Closed(Encoder()).left_by_forward == {"weights", "rows", "average", "long", "kind"}
