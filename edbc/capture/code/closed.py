@@ -76,10 +76,9 @@ _OF_MODULES = frozenset("children named_children modules named_modules parameter
 """Methods of nn.Module that give what (b) allows."""
 _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.Return, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.If, ast.For, ast.While, ast.Expr, ast.Assert, ast.Pass,
-    ast.Delete, ast.Raise, ast.With, ast.withitem, ast.Break, ast.Continue, ast.BoolOp, ast.BinOp, ast.UnaryOp,
-    ast.IfExp,
-    ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.JoinedStr, ast.FormattedValue, ast.Name, ast.Attribute,
-    ast.Subscript,
+    ast.FunctionDef, ast.Delete, ast.Raise, ast.With, ast.withitem, ast.Break, ast.Continue, ast.BoolOp, ast.BinOp,
+    ast.UnaryOp, ast.IfExp, ast.Compare, ast.Call, ast.keyword, ast.Constant, ast.JoinedStr, ast.FormattedValue,
+    ast.Name, ast.Attribute, ast.Subscript,
     ast.Slice, ast.Starred, ast.List, ast.Tuple, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp,
     ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
@@ -458,6 +457,7 @@ class _Reading:
         self.local = {
             *(a.arg for a in nodes_of(self.definition) if isinstance(a, ast.arg)),
             *(n.id for n in nodes_of(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
+            *(n.name for n in nodes_of(self.definition) if isinstance(n, ast.FunctionDef) and n is not self.definition),
         } - {self.self_name}
 
     def refuse(self, node: ast.AST, reason: str) -> None:
@@ -508,6 +508,11 @@ class _Reading:
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
         elif isinstance(node, ast.If):
             for part in (node.test, *self._going_on(node.body), *self._going_on(node.orelse)):
+                self.visit(part)
+        elif isinstance(node, ast.FunctionDef):
+            if node.decorator_list or any(x.arg == self.self_name for x in ast.walk(node) if isinstance(x, ast.arg)):
+                self.refuse(node, f"{node.name} is decorated, or has an argument {self.self_name}")
+            for part in (node.args, *node.body):
                 self.visit(part)
         elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
             self.refuse(node, f"{ast.unparse(node.target)} is assigned")
@@ -710,6 +715,8 @@ class _Reading:
             if type(item) is FunctionType and not _is_torchs(kind.__module__):
                 self.closed.require_function(item, module)
                 return None, True
+            if item is nn.RNNBase.flatten_parameters:  # which weights stand in one piece is nothing that code sees
+                return None, True
             if isinstance(item, _PLAIN):
                 return item, False
             break
@@ -831,7 +838,7 @@ def only_computes(found: Any) -> bool:
     if module.startswith("numpy"):
         return getattr(found, "__name__", "") in _OF_NUMPY and getattr(np, found.__name__, None) is found
     if _STATE.fullmatch(getattr(found, "__name__", "")):
-        return False
+        return getattr(found, "__name__", "") == "is_available" and _is_torchs(module)  # a machine stays what it is
     if type(found) is FunctionType:
         return _is_torchs(module) or module == "einops.einops"
     is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"

@@ -296,7 +296,7 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
 def _length(item: Any) -> Any:
     """(8)."""
     kind = type(item)
-    return item.shape[0] if (kind is Ragged or kind is Index) and item.rec.symbolic else len(item)
+    return item.shape[0] if (kind is Ragged or issubclass(kind, Index)) and item.rec.symbolic else len(item)
 
 
 def _range(*args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **rest: Any) -> Any:

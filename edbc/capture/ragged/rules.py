@@ -27,7 +27,7 @@ from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, 
 from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
-from edbc.capture.ragged.symbols import Index, Line, Size, Spread
+from edbc.capture.ragged.symbols import Cut, Index, Line, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -330,9 +330,9 @@ def _indexed(rec: Recorder, func: Any, args: tuple[Any, ...],
     """The arguments with the instance's tensors in the place of `Index`es, for functions by index; with rows of
     integers for others, as these may ask more of a tensor than a program says. Raises CannotKeep for matrices."""
     kinds = {*map(type, args), *map(type, kwargs.values())}
-    if kinds.isdisjoint((Index, Spread, Line)):
+    if kinds.isdisjoint((Index, Spread, Line, Cut)):
         return args, kwargs
-    is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread)
+    is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread, Cut)
     of = _bare if is_by_index else partial(_as_integers, rec)
     return tuple(map(of, args)), {key: of(x) for key, x in kwargs.items()}
 
@@ -345,9 +345,9 @@ def _as_integers(rec: Recorder, item: Any) -> Any:
     """A vector of indices as rows, which a function of values gets."""
     if type(item) is Line:
         return _as_integers(rec, item.index).unsqueeze(0)
-    if type(item) is Spread or (type(item) is Index and item.along >= 0):
+    if type(item) is Spread:
         raise CannotKeep
-    return rec.rows_of_numbers(item.vectors[0]) if type(item) is Index else item
+    return item.integers() if type(item) is Index or type(item) is Cut else item
 
 
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 import torch
 
-from edbc.capture.ragged.program import CannotKeep, Numbers, Triple
+from edbc.capture.ragged.program import CannotKeep, Numbers, Triple, triple
 from edbc.capture.standins.standin import Lazy, Shared, Value
 
 if TYPE_CHECKING:
+    from edbc.capture.ragged.value import Ragged
     from edbc.capture.record.recorder import Recorder
 
 
@@ -127,6 +128,8 @@ class Index(Lazy):
         is_all = [type(i) is slice and i == slice(None) for i in wanted]
         if all(is_all):
             return self
+        if self.along < 0 and len(wanted) == 1 and type(wanted[0]) is slice:
+            return Cut(self, wanted[0])
         own = wanted[self.along] if 0 <= self.along < len(wanted) else None
         if type(own) is int and sum(is_all) == len(wanted) - 1:
             return self.vector(own)
@@ -161,6 +164,12 @@ class Index(Lazy):
         if self.along >= 0 or tuple(sizes) not in ((-1,), (-1, 1), (1, -1)):
             raise CannotKeep
         return self if len(sizes) == 1 else self.unsqueeze(sizes.index(1))
+
+    def integers(self) -> Ragged:
+        """A vector as rows of integers."""
+        if self.along >= 0:
+            raise CannotKeep
+        return self.rec.rows_of_numbers(self.vectors[0])
 
     def rows_of(self, table: Shared) -> Any:
         """Rows of a parameter by these numbers: of a matrix, those of its vectors side by side."""
@@ -224,6 +233,42 @@ class Index(Lazy):
 def _none(self: Index, *_: Any, **__: Any) -> NoReturn:
     """What code asks of indices that no program can tell."""
     raise CannotKeep
+
+
+class Cut(Index):
+    """Those of a vector from one place to another, which are looked up with the others."""
+
+    __slots__ = ("known", "of", "which")
+
+    def __init__(self, of: Index, which: slice):
+        if any(type(bound) is Size for bound in (which.start, which.stop, which.step)):
+            raise CannotKeep
+        super().__init__(of.rec, of.tensor[which], of.vectors, -1)
+        self.of, self.which = of, which
+        self.known: Any = None
+
+    def integers(self) -> Ragged:
+        """As rows of integers."""
+        if self.known is None:
+            all_rows = self.of.integers()
+            self.known = all_rows.take(self.which)
+            self.rec.cuts[self.known.refs.start] = all_rows
+        return self.known
+
+    def rows_of(self, table: Shared) -> Any:
+        """Rows of a parameter by these numbers."""
+        return self.of.rows_of(table).take(self.which)
+
+    def _own_size(self) -> Size:
+        return Size(self.rec, len(self.tensor), triple(self.integers().refs))
+
+    def unsqueeze(self, dim: int) -> Line:
+        """As a line."""
+        if dim not in (0, -2):
+            raise CannotKeep
+        return Line(self)
+
+    vector = unbind = _none
 
 
 class _Matrix(Index):
@@ -342,6 +387,8 @@ class Line(_Matrix):
         return iter([self[0]])
 
     def __getitem__(self, index: Any) -> Index:
+        if type(index) is tuple and len(index) == 2 and index[0] == slice(None) and type(index[1]) is slice:
+            return Line(self.index[index[1]])
         if type(index) is not int or index not in (0, -1):
             raise CannotKeep
         return self.index

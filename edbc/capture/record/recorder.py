@@ -184,18 +184,18 @@ class Recorder:
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_tracer", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast",
-        "before_books", "books", "calls", "captures", "constants", "contents", "counted", "described", "descriptions",
-        "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
-        "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
-        "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment",
-        "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
-        "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves", "literals", "looks",
-        "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack", "next_value",
-        "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps", "parts", "plain",
-        "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reads", "reads_at_once",
-        "recorded_reads", "refs", "remade", "returned", "room", "root", "rows", "run_segment", "seen_in_place",
-        "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic",
-        "table", "taken", "takes_locks", "unread", "within", "zeros",
+        "before_books", "books", "calls", "captures", "constants", "contents", "counted", "cuts", "described",
+        "descriptions", "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
+        "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_runs",
+        "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home",
+        "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
+        "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves",
+        "literals", "looks", "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack",
+        "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps",
+        "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reads",
+        "reads_at_once", "recorded_reads", "refs", "remade", "returned", "room", "root", "rows", "run_segment",
+        "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum",
+        "symbolic", "table", "taken", "takes_locks", "unread", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -476,6 +476,8 @@ class Recorder:
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
+        self.cuts: dict[int, Ragged] = {}
+        """By their first ref, rows of integers that are some of others: these."""
         self.lookups: dict[int, tuple[Shared | Below, Numbers | Size]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by."""
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -1017,6 +1019,8 @@ class Recorder:
 
     def are_below(self, rows: Ragged, size: int) -> bool:
         """Whether all integers of such rows are from 0 to `size` - 1; so they have to be in other instances."""
+        while rows.refs.start in self.cuts:
+            rows = self.cuts[rows.refs.start]
         below, numbers = self.lookups.get(rows.refs.start, (None, None))
         if type(below) is not Below or type(numbers) is not Numbers or not Below(size).holds(numbers):
             return False

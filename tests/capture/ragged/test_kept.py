@@ -75,6 +75,30 @@ class Ends(Closed):
         return self.out(h[0] - h[-1] + (h[1:] - h[:-1]).abs().sum(0)) if len(ids) > 1 else self.out(h[0])
 
 
+class Shifts(Closed):
+    """Words in front of others and behind them, of lists and of tensors, and what comes next as classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = nn.Linear(HIDDEN, VOCAB)
+
+    def forward(self, ids):
+        def mixed(x, y):
+            total = torch.tanh(x) + y
+            return total.cumsum(0) if torch.cuda.is_available() else total * 2
+
+        words = torch.tensor(ids)
+        h = mixed(self.words(words[:-1]), self.words(torch.tensor(ids[1:])))
+        late = self.words(words.unsqueeze(0)[:, 1:][:, ::2])
+        scores, size = self.names(h), len(words[1:])
+        return F.cross_entropy(scores, words[1:]), late.sum(1), self.out(h.mean(0)), h.new_zeros(size, 4).sum(0)
+
+
+def of_three(rng: Random) -> list[int]:
+    """A sentence of three words or more."""
+    return [*sentence(rng), 1, 2]
+
+
 class Recurs(Closed):
     """Recurrent layers over a batch of one sentence, one without a batch, and one whose batch is made in the call."""
 
@@ -84,6 +108,7 @@ class Recurs(Closed):
         self.one, self.last = nn.RNN(HIDDEN, HIDDEN), nn.GRU(HIDDEN, 5, batch_first=True)
 
     def forward(self, ids):
+        self.both.flatten_parameters()
         h, (hidden, _) = self.both(self.words(torch.tensor(ids).unsqueeze(0)))
         outputs, state = self.one(self.words(torch.LongTensor(ids)))
         found = self.last(self.words(torch.tensor([ids])))[0][:, -1]
@@ -283,7 +308,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-    (RecursFrom, sentence), (Places, sentence), (Parts, graph),
+    (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three),
 ]  # fmt: skip
 
 
@@ -306,7 +331,7 @@ def flat(nest: Any) -> Any:
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-                                           (Places, sentence)])  # fmt: skip
+                                           (Places, sentence), (Shifts, of_three)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
