@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from edbc.base.files import found_at, require_target
+from edbc.base.files import found_at, require_target, write_text
 from edbc.errors import EdbcError, InputError, PlanError
 from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
@@ -355,7 +355,6 @@ def compile_file(
     write_plan(compiled.plan, target)
     if report is not None:
         from edbc.tools.explain.explanation import explain_compiled
-        from edbc.tools.explain.page import write_page
 
-        write_page(report, explain_compiled(target.name, compiled).html())
+        write_text(report, explain_compiled(target.name, compiled).html(), "the page", "name another file")
     return compiled

@@ -129,6 +129,14 @@ def write_tensors(tensors: dict[str, Any], path: str | os.PathLike[str], what: s
         raise EdbcError(f"{path}: expected to write {what} there, got {error}; {remedy}") from None
 
 
+def write_text(path: str | os.PathLike[str], text: str, what: str, remedy: str) -> None:
+    """Write a text, as `write_tensors` writes tensors."""
+    try:
+        replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    except OSError as error:
+        raise EdbcError(f"{path}: expected to write {what} there, got: {error.strerror}; {remedy}") from None
+
+
 @contextmanager
 def _temporary_folder(target: Path) -> Iterator[Path]:
     """A locked folder beside `target`, removed in the end."""

@@ -80,10 +80,15 @@ def _check_types(graph: Graph, schedule: Schedule, batch_of_node: np.ndarray) ->
         )
 
 
-def _check_order(graph: Graph, batch_of_node: np.ndarray) -> None:
+def _uses(graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes that read another node, and which they read."""
     user = np.repeat(np.arange(graph.num_nodes), np.diff(graph.operand_ptr))
     inner = graph.operands >= 0
-    user, operand = user[inner], graph.operands[inner]
+    return user[inner], graph.operands[inner]
+
+
+def _check_order(graph: Graph, batch_of_node: np.ndarray) -> None:
+    user, operand = _uses(graph)
     early = np.flatnonzero(batch_of_node[operand] >= batch_of_node[user])
     if len(early):
         node, needed = int(user[early[0]]), int(operand[early[0]])
@@ -94,9 +99,7 @@ def _check_order(graph: Graph, batch_of_node: np.ndarray) -> None:
 
 
 def _check_life(graph: Graph, schedule: Schedule, batch_of_node: np.ndarray) -> None:
-    user = np.repeat(np.arange(graph.num_nodes), np.diff(graph.operand_ptr))
-    inner = graph.operands >= 0
-    user, operand = user[inner], graph.operands[inner]
+    user, operand = _uses(graph)
     for kind in [k for k, type_ in enumerate(graph.types) if type_.transient]:
         batches = np.flatnonzero(schedule.batch_type == kind)
         ours = graph.node_type[operand] == kind

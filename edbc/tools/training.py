@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from edbc.base.arguments import FRONT_ENDS, require_count, require_name, require_rate
-from edbc.base.files import found_at, one_line, replace_file, require_file
+from edbc.base.files import found_at, one_line, require_file, write_text
 from edbc.errors import EdbcError, InputError, ModelError, printable
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
@@ -154,21 +154,15 @@ class Training:
         if epoch.dev is None or epoch.dev["loss"] <= min(e.dev["loss"] for e in self.history if e.dev is not None):
             write_state(self.loop.model.state_dict(), self.folder / WEIGHTS, "the weights")
         lines = "".join(json.dumps(e.as_json()) + "\n" for e in self.history)
-        _write_text(self.folder / CURVE, lines)
-        _write_text(self.folder / PICTURE, epochs_picture([(e.train, e.dev) for e in self.history]))
+        picture = epochs_picture([(e.train, e.dev) for e in self.history])
+        for name, text in ((CURVE, lines), (PICTURE, picture)):
+            write_text(self.folder / name, text, "the curve", "name another --output")
 
     def save(self) -> Path:
         """Write the checkpoint and say where."""
         path = self.folder / CHECKPOINT
         write_checkpoint(self.loop, self.identity, path)
         return path
-
-
-def _write_text(path: Path, text: str) -> None:
-    try:
-        replace_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
-    except OSError as error:
-        raise EdbcError(f"{path}: expected to write there, got {error.strerror}; name another --output") from None
 
 
 def objective_of(file: ModelFile) -> Objective:

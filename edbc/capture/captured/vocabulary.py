@@ -102,8 +102,6 @@ class Nest(NamedTuple):
     nest: Any
     stacks: Sequence[tuple[int, int | None]]
     """The ranges of all `Stacked` in it, and in what is assigned."""
-    is_of_all: bool = False
-    """Whether it is that of instances of any number of results but none."""
     assigned: Assignments = ()
 
 
@@ -259,7 +257,7 @@ class Lexicon:
             for path, name, _ in assigned:
                 self._require_assigned(path, name)
             stacks = stacks_in([nest, *[of for _, _, of in assigned]]) if '["k"' in text else ()
-            found = self._nests.add(text, Nest(nest, stacks, is_of_all(text), assigned))
+            found = self._nests.add(text, Nest(nest, stacks, assigned))
         return found
 
     def structure(self, words: bytes, text: str) -> int:

@@ -872,7 +872,7 @@ def _required_definition(function: Any) -> ast.FunctionDef:
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
     if not all(isinstance(by, ast.Name) and by.id in _DECORATORS for by in definition.decorator_list):
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
-    if not _written(definition) <= set(_names(function.__code__)):
+    if not _written(definition) <= set(names_in(function.__code__)):
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not what runs"))
     return definition
 
@@ -952,11 +952,12 @@ def _tree_of(text: str) -> ast.Module | None:
         return None
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
+    """The names of globals and attributes in a function's code, and in code inside of it."""
     yield from code.co_names
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
-            yield from _names(inner)
+            yield from names_in(inner)
 
 
 def names_of_cells(model: nn.Module) -> LookUps:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edbc.base.kept import Kept
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Made, with_tensors
-from edbc.capture.standins.nests import rebuilt, remade
+from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
 from edbc.capture.standins.unread import Later, Returned
 from edbc.errors import UnsupportedError
@@ -194,11 +194,9 @@ def filled(item: Any, tensors: Sequence[torch.Tensor], start: int, stop: int | N
         return tuple([filled(x, tensors, start, stop) for x in item])
     if kind is dict:
         return {key: filled(value, tensors, start, stop) for key, value in item.items()}
-    if isinstance(item, tuple | list | deque):
-        made = rebuilt(item, [filled(x, tensors, start, stop) for x in item])
+    if isinstance(item, tuple | list | deque | dict):
+        made = inside(lambda x: filled(x, tensors, start, stop), item)
         return made.read() if isinstance(made, Returned) else made
-    if isinstance(item, dict):
-        return remade(item, [filled(x, tensors, start, stop) for x in item.values()])
     if hasattr(item, "__dataclass_fields__") and not isinstance(item, type):
         item = copy.copy(item)
         for name in item.__dataclass_fields__:
@@ -244,10 +242,8 @@ def _walk_other(item: Any, walk: Callable[[Any], Any]) -> Any:
         return item
     if issubclass(type(item), Later):
         return item.now
-    if isinstance(item, tuple | list | deque):
-        return rebuilt(item, map(walk, item))
-    if isinstance(item, dict):
-        return remade(item, map(walk, item.values()))
+    if isinstance(item, tuple | list | deque | dict):
+        return inside(walk, item)
     if isinstance(item, Mapping):
         return {key: walk(value) for key, value in item.items()}
     if isinstance(item, Iterator) or (isinstance(item, set | frozenset) and any(isinstance(x, Symbol) for x in item)):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.standins.nests import mapped
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -35,39 +36,28 @@ class Call(NamedTuple):
                 func: Callable[..., Any] | None = None) -> Any:  # fmt: skip
         """The call, or one of another function, of every row of the ragged ones among arguments of its own."""
         rows: list[Ragged] = []
-        template = [_collected(a, rows) for a in args]
-        named = {key: _collected(value, rows) for key, value in kwargs.items()}
+
+        def placed(item: Any) -> Any:
+            if type(item) is not Ragged:
+                return item
+            rows.append(item)
+            return _Row(len(rows) - 1)
+
+        template = mapped(placed, ((*args,), kwargs))
         if any(len(row.refs) != len(rows[0].refs) for row in rows):
             return NotImplemented
         rec, function = self.rec, func or self.func
 
         def call(*values: Any) -> Any:
-            filled = tuple(_filled(a, values) for a in template)
-            return rec.function(function, filled, {k: _filled(v, values) for k, v in named.items()})
+            return rec.function(function, *mapped(lambda x: values[x.number] if type(x) is _Row else x, template))
 
         return each_row(rec, rows, call, at)
-
-
-def _collected(item: Any, rows: list[Ragged]) -> Any:
-    """An argument with a place for each ragged value, which goes to `rows`."""
-    if type(item) is Ragged:
-        rows.append(item)
-        return _Row(len(rows) - 1)
-    return type(item)([_collected(x, rows) for x in item]) if type(item) in (list, tuple) else item
 
 
 class _Row(NamedTuple):
     """Place of a row among arguments."""
 
     number: int
-
-
-def _filled(item: Any, values: Sequence[Any]) -> Any:
-    if type(item) is _Row:
-        return values[item.number]
-    if type(item) in (list, tuple):
-        return type(item)([_filled(x, values) for x in item])
-    return item
 
 
 Rule = Callable[[Call], Any]

@@ -50,7 +50,7 @@ from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import PLAIN, Shared, Slot, Symbol, Value, value_of
 
 if TYPE_CHECKING:
@@ -292,10 +292,7 @@ def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
     kind = type(item)
     if kind is Rows or kind is One or kind is Many:
         return value(item)
-    if isinstance(item, tuple | list):
-        found = [_placed(part, value) for part in item]
-        return found if kind is list else rebuilt(item, found)
-    return {key: _placed(part, value) for key, part in item.items()} if kind is dict else item
+    return inside(lambda part: _placed(part, value), item)
 
 
 def _form(program: Program, result: Any) -> Form | None:
@@ -756,11 +753,8 @@ class _Keeping:
         if kind is Size:
             register = self.sized(item.like)
             return Many(register if register < 0 else self.result(register))
-        if isinstance(item, tuple | list):
-            found = [self.placed(x) for x in item]
-            return found if kind is list else rebuilt(item, found)
-        if kind is dict:
-            return {key: self.placed(x) for key, x in item.items()}
+        if isinstance(item, tuple | list) or kind is dict:
+            return inside(self.placed, item)
         if kind in PLAIN or kind is float:
             return item
         raise CannotKeep

@@ -35,7 +35,7 @@ from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
-from edbc.capture.standins.nests import mapped, rebuilt
+from edbc.capture.standins.nests import inside, mapped
 from edbc.capture.standins.standin import Symbol, Value
 
 if TYPE_CHECKING:
@@ -420,8 +420,8 @@ def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _apart(rec: Recorder, result: Any) -> Any:
     """What a function gives of ragged values taken whole, in rows again where it is of a ragged class."""
-    if isinstance(result, tuple) and result and not isinstance(result, torch.Size):
-        return rebuilt(result, [_apart(rec, item) for item in result])
+    if isinstance(result, tuple) and not isinstance(result, torch.Size):
+        return inside(partial(_apart, rec), result)
     if type(result) is not Value or rec.books is not None or result.slot.views or not result.shape[:1].numel():
         return result
     is_ragged = result.ndim > 0 and rec.is_ragged(result)

@@ -48,7 +48,7 @@ from edbc.capture.ragged.program import (
     triple,
 )  # fmt: skip
 from edbc.capture.ragged.symbols import Size
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
 
 if TYPE_CHECKING:
@@ -436,10 +436,7 @@ class _OfRow:
             return _Place(len(places) - 1)
         if isinstance(item, Lazy):
             raise TypeError("a row-wise call gave a stack that is no node yet")
-        if isinstance(item, tuple | list):
-            found = [self.placed(x, places) for x in item]
-            return found if type(item) is list else rebuilt(item, found)
-        return item
+        return inside(lambda x: self.placed(x, places), item)
 
     def filled(self, item: Any, places: Sequence[tuple[int, Value]], found: Sequence[range], at: Any) -> Any:
         """The nest with ragged values in its places."""
@@ -447,10 +444,7 @@ class _OfRow:
             register, value = places[item.number]
             refs = found[self.results.index(register)] if register >= 0 else self.rows[-1 - register].refs
             return Ragged(self.rec, refs, value.slot, at if isinstance(at, int) else at(value))
-        if isinstance(item, tuple | list):
-            made = [self.filled(x, places, found, at) for x in item]
-            return made if type(item) is list else rebuilt(item, made)
-        return item
+        return inside(lambda x: self.filled(x, places, found, at), item)
 
 
 class _Place(NamedTuple):

@@ -43,6 +43,7 @@ from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
 from edbc.capture.standins.made import Buffer
+from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
 
@@ -277,7 +278,7 @@ class Changes:
 
     def shown(self, result: Any) -> Any:
         """What forward returns, with stand-ins in the place of fresh tensors."""
-        return _mapped(self.stand_in, result) if self._stand_ins else result
+        return mapped(self.stand_in, result) if self._stand_ins else result
 
     def has_stand_in(self, arguments: Iterable[Any]) -> bool:
         """Whether some real tensor among the arguments, or in their nests, has a stand-in."""
@@ -429,7 +430,7 @@ class KeepsBooks(TorchFunctionMode):
         if changes is None:
             return func(*args, **kwargs)
         if changes.stands() and (changes.has_stand_in(args) or (kwargs and changes.has_stand_in(kwargs.values()))):
-            args, kwargs = _mapped(changes.stand_in, (args, kwargs))
+            args, kwargs = mapped(changes.stand_in, (args, kwargs))
             if func is torch.Tensor.__getitem__:
                 args = args[0], as_python_has_it(args[1])
             return self.rec.function(func, args, kwargs, rules.name_of(func))
@@ -455,12 +456,6 @@ def _is_among(tensor: torch.Tensor, tree: Any) -> bool:
         if type(item) in (tuple, list, dict) and item and _is_among(tensor, item):
             return True
     return False
-
-
-def _mapped(function: Any, tree: Any) -> Any:
-    if type(tree) in (tuple, list):
-        return type(tree)(_mapped(function, item) for item in tree)
-    return {k: _mapped(function, v) for k, v in tree.items()} if type(tree) is dict else function(tree)
 
 
 def written(whole: torch.Tensor, positions: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

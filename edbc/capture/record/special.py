@@ -22,7 +22,7 @@ from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
 from edbc.capture.semantics.shapes import filled_by, flat, pick, repeated, replace_first, take_views
 from edbc.capture.standins.lazy import Stack
-from edbc.capture.standins.nests import mapped, rebuilt
+from edbc.capture.standins.nests import inside, mapped
 from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Slot, Symbol, Value, refuse
 
 if TYPE_CHECKING:
@@ -389,9 +389,7 @@ def without_gradient(rec: Recorder, result: Any, first_value: int | None) -> Any
     if kind in (Value, Shared):
         is_told = first_value is not None and not rec.in_cell and kind is Value and result.ref >= first_value
         return result if is_told else detached_view(rec, result)
-    if isinstance(result, tuple | list):
-        return rebuilt(result, [without_gradient(rec, item, first_value) for item in result])
-    return result
+    return inside(lambda item: without_gradient(rec, item, first_value), result)
 
 
 MAX_STEPS = 64

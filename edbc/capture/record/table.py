@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -38,7 +37,7 @@ from edbc.capture.patterns.fusions import Fused, Fusions, Planned
 from edbc.capture.ragged.program import Programs
 from edbc.capture.semantics.autocast import without_state
 from edbc.capture.semantics.sizes import meant, sizes_read, without_dtypes
-from edbc.capture.standins.nests import TAKE_A_LIST, rebuilt, remade
+from edbc.capture.standins.nests import TAKE_A_LIST, inside
 from edbc.capture.standins.standin import Slot, torch_dtype
 from edbc.errors import StaleError
 
@@ -131,11 +130,7 @@ def _filled(item: Any, values: Sequence[Any], shared: Callable[[SharedRef], Any]
         return kind([_filled(x, values, shared) for x in item])
     if kind is dict:
         return {key: _filled(value, values, shared) for key, value in item.items()}
-    if isinstance(item, tuple | list | deque):
-        return rebuilt(item, [_filled(x, values, shared) for x in item])
-    if isinstance(item, dict):
-        return remade(item, [_filled(x, values, shared) for x in item.values()])
-    return item
+    return inside(lambda x: _filled(x, values, shared), item)
 
 
 def shared_refs(template: Any) -> list[SharedRef]:

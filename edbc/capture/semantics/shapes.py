@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from edbc.capture.record.signature import view_text
 from edbc.capture.record.table import Hole, SharedRef, View, fill
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.autocast import state
-from edbc.capture.standins.nests import mapped, rebuilt, remade
+from edbc.capture.standins.nests import inside, mapped
 from edbc.capture.standins.standin import Slot, refuse
 
 
@@ -179,11 +178,7 @@ def _split(item: Any, tensors: list[Any]) -> Any:
     if isinstance(item, torch.Tensor):
         tensors.append(item)
         return Hole(len(tensors) - 1)
-    if isinstance(item, tuple | list | deque):
-        return rebuilt(item, [_split(x, tensors) for x in item])
-    if isinstance(item, dict):
-        return remade(item, [_split(x, tensors) for x in item.values()])
-    return item
+    return inside(lambda x: _split(x, tensors), item)
 
 
 def take_views(func: Any, name: str, template: Any, tensor: torch.Tensor,

@@ -50,6 +50,14 @@ def mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     return {key: mapped(function, item) for key, item in nest.items()} if kind is dict else function(nest)
 
 
+def inside(function: Callable[[Any], Any], nest: Any) -> Any:
+    """A tuple, list, deque or dict, or one of a class derived from these, with what a function gives for each thing in
+    it; anything else as it is. The function may go on inside of those."""
+    if isinstance(nest, tuple | list | deque):
+        return rebuilt(nest, [function(item) for item in nest])
+    return remade(nest, [function(item) for item in nest.values()]) if isinstance(nest, dict) else nest
+
+
 def is_plain(item: Any) -> bool:
     """Whether something is a number, a text, None, or lists and tuples of such."""
     if isinstance(item, list | tuple):

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import inside
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -232,10 +232,6 @@ def settle(made: list[Later], results: list[Any]) -> None:
 
 
 def _with_places(item: Any) -> Any:
-    kind = type(item)
-    if issubclass(kind, Later):
+    if issubclass(type(item), Later):
         return item.known if item.tensor is None else item.returned((item.tensor,))
-    if issubclass(kind, tuple | list):
-        parts = [_with_places(part) for part in item]
-        return parts if kind is list else rebuilt(item, parts)
-    return {key: _with_places(part) for key, part in item.items()} if kind is dict else item
+    return inside(_with_places, item)

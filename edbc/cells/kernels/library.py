@@ -195,14 +195,16 @@ def _build_outer(like: Any, width: int, stamp: int) -> Callable[..., None]:
 @cache
 def address_of_library_outer(width: int) -> int:
     """The address of `add_outer`, as `address_of_multiply`."""
-    blas.vendor()
-    like = np.float32(0) if width == 4 else np.float64(0)
-    return callback(_build_outer(like, width, checksum(*COMPILED_IN)), types.void(*[types.int64] * 7))
+    return _address_of(_build_outer, width)
 
 
 @cache
 def address_of_multiply(width: int) -> int:
     """The address of `multiply` for floats of `width` bytes, compiled when it is first asked for."""
+    return _address_of(_build, width)
+
+
+def _address_of(build: Callable[..., Any], width: int) -> int:
     blas.vendor()  # registers the routines
     like = np.float32(0) if width == 4 else np.float64(0)
-    return callback(_build(like, width, checksum(*COMPILED_IN)), types.void(*[types.int64] * 7))
+    return callback(build(like, width, checksum(*COMPILED_IN)), types.void(*[types.int64] * 7))

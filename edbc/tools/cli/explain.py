@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from edbc.base.files import found_at, require_target
+from edbc.base.files import found_at, require_target, write_text
 from edbc.errors import EdbcError
 from edbc.refusals import find_refusal, table
 from edbc.tools.console import print_json
@@ -53,9 +53,7 @@ def run_explain(
 
         explanation = explain_file(plan, model=model, inputs=inputs, config=settings, run=not static)
     if html is not None:
-        from edbc.tools.explain.page import write_page
-
-        write_page(html, explanation.html())
+        write_text(html, explanation.html(), "the page", "name another file")
         click.echo(f"{html}: written", err=True)
     if dot is not None:
         from edbc.tools.explain.dots import write_dots

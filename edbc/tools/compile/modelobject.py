@@ -34,6 +34,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from edbc.base.files import found_at, require_target
+from edbc.capture.code.closed import names_in
 from edbc.capture.standins.source import is_library
 from edbc.errors import InputError, ModelError, StaleError, printable
 from edbc.plan.plan import Guard, Plan
@@ -59,7 +60,6 @@ class ModelObject:
         self.name = kind.__name__
         self.sha256 = hash_code(model)
         self.module: ModuleType | None = sys.modules.get(kind.__module__)
-        self._instances = instances
         self._instance = instance
         self._given = iter(items_of(instances, instance))
         self._read: list[Any] = []
@@ -350,7 +350,7 @@ def _texts(model: nn.Module) -> Iterator[str]:
             named = [function for member in vars(item).values() for function in _functions(member)]
         elif isinstance(item, FunctionType) and _is_users_code(item.__code__):
             yield _source(item)
-            for name in _names(item.__code__):
+            for name in names_in(item.__code__):
                 value = item.__globals__.get(name)
                 if isinstance(value, _SCALARS) and name in item.__globals__:
                     yield f"{name} = {value!r}"
@@ -387,10 +387,3 @@ def _source(function: FunctionType) -> str:
 def _bytecode(code: CodeType) -> str:
     inner = [_bytecode(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     return f"{code.co_name} {code.co_code.hex()} {code.co_names} {inner}"
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
-from pathlib import Path
 
-from edbc.base.files import replace_file
-from edbc.errors import EdbcError
 from edbc.tools.explain.drawings import machine, schedule_row
 from edbc.tools.explain.explanation import FIGURES, STATES_SAY, Explanation
 from edbc.tools.explain.layouts import CellLayout
@@ -78,14 +75,6 @@ def page_of(title: str, body: str) -> str:
         "@media (prefers-color-scheme:dark){body{background:#15181c}}</style></head><body>"
         f"{styled(body)}</body></html>\n"
     )
-
-
-def write_page(path: str | Path, page: str) -> None:
-    """A page, or an error that names the file."""
-    try:
-        replace_file(path, lambda temporary: temporary.write_text(page, encoding="utf-8"))
-    except OSError as error:
-        raise EdbcError(f"{path}: expected to write the page there, got: {error.strerror}; name another file") from None
 
 
 def explanation_fragment(explanation: Explanation) -> str:

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edbc.base.files import replace_file
-from edbc.errors import EdbcError
+from edbc.base.files import write_text
 from edbc.tools.explain.observe import moved_bytes
 
 if TYPE_CHECKING:
@@ -108,12 +107,7 @@ class Timeline:
 def write_events(events: Sequence[dict[str, Any]], path: str | Path) -> None:
     """A timeline's file, whole or not at all."""
     content = json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
-    try:
-        replace_file(path, lambda temporary: temporary.write_text(content, encoding="utf-8"))
-    except OSError as error:
-        raise EdbcError(
-            f"{path}: expected to write the timeline there, got: {error.strerror}; name another --trace"
-        ) from None
+    write_text(path, content, "the timeline", "name another --trace")
 
 
 def _named(what: str, name: str, track: int = 0) -> dict[str, Any]:

@@ -173,12 +173,8 @@ class Reversal:
 
     def _cell(self, batch: int, gradient: CellGradient, node_type: NodeType,
               outputs: Sequence[_Rows | None], live: Longs) -> None:  # fmt: skip
-        placement = self.segment.placement
-        at, num = int(placement.start[batch]), int(placement.items[batch])
-        classes = [placement.class_index[c] for c in node_type.operands]
-        rows = [placement.rows[at + k * num + live] for k in range(len(classes))]
-        wanted = [has_gradient(of) and bool(self._gets(c)[r].any())
-                  for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
+        num = int(self.segment.placement.items[batch])
+        classes, rows, wanted = self._operands(batch, node_type, live)
         blocks = self.recorded.get(batch) if self.keeps_graph else self.recorded.pop(batch, None)
         if blocks is None or len(live) < num:
             blocks = ((block, None) for block in gradient.blocks(rows, len(live)))
@@ -210,16 +206,22 @@ class Reversal:
         ptr = borders_of((np.cumsum(is_live) - 1)[segment[items]], int(is_live.sum()))
         of_outputs = items if kernel.segmented else np.flatnonzero(is_live)
         assert len(reached) == made
-        classes = [placement.class_index[c] for c in node_type.operands]
-        rows = [placement.rows[at + k * num + items] for k in range(len(classes))]
-        wanted = [has_gradient(of) and bool(self._gets(c)[r].any())
-                  for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
+        classes, rows, wanted = self._operands(batch, node_type, items)
         given = self.take(placement.class_index[node_type.outputs[0]], of_outputs + int(placement.output_row[batch, 0]))
         given[torch.from_numpy(~reached[of_outputs]).to(given.device)] = 0
         fields = [self.arenas.rows(c, r) for c, r in zip(classes, rows, strict=True)]
         for c, r, found in zip(classes, rows, kernel.gradient(fields, ptr, given, wanted), strict=True):
             if found is not None:
                 self.add(c, r, found)
+
+    def _operands(self, batch: int, node_type: NodeType, items: Longs) -> tuple[list[int], list[Longs], list[bool]]:
+        """Of each operand its class, its rows for some items, and whether anybody asks for a gradient there."""
+        placement = self.segment.placement
+        at, num = int(placement.start[batch]), int(placement.items[batch])
+        classes = [placement.class_index[c] for c in node_type.operands]
+        rows = [placement.rows[at + k * num + items] for k in range(len(classes))]
+        return classes, rows, [has_gradient(of) and bool(self._gets(c)[r].any())
+                               for of, c, r in zip(node_type.operands, classes, rows, strict=True)]  # fmt: skip
 
     def _gets(self, class_index: int) -> Bools:
         """Whether anybody asks for the gradient of a row of a class, for every row."""

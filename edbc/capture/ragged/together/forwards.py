@@ -61,7 +61,7 @@ from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.ragged.whole.function import CHUNK, packed
 from edbc.capture.ragged.whole.runs import pairs_of
-from edbc.capture.standins.nests import rebuilt
+from edbc.capture.standins.nests import inside
 from edbc.capture.standins.shown import Shown
 from edbc.capture.standins.standin import Lazy
 from edbc.capture.standins.unread import settle
@@ -348,13 +348,8 @@ class Forwards:
 
 def _returned(item: Any) -> Any:
     """What forward returned, with what leaves in the place of what stands for values by way of others."""
-    kind = type(item)
-    if issubclass(kind, tuple | list):
-        parts = [_returned(x) for x in item]
-        return parts if kind is list else rebuilt(item, parts)
-    if kind is dict:
-        return {key: _returned(x) for key, x in item.items()}
-    return item.returned() if issubclass(kind, Lazy) and kind is not Ragged else item
+    is_other = issubclass(type(item), Lazy) and type(item) is not Ragged
+    return item.returned() if is_other else inside(_returned, item)
 
 
 class _Taken(NamedTuple):

@@ -21,6 +21,7 @@ import torch
 
 from edbc.capture.record.signature import item_text
 from edbc.capture.record.table import Hole
+from edbc.capture.standins.nests import inside
 
 _WITH_NUMBERS = frozenset("eq ne lt le gt ge logical_not bitwise_not to bool float mul sub add rsub".split())
 """Functions of each element of a tensor and numbers."""
@@ -52,29 +53,21 @@ def _text(item: Any) -> str:
 
 def evaluated(item: Any, leaves: Sequence[Any], call: Callable[..., Any] | None = None) -> Any:
     """An expression of these leaves; `call(function, args, kwargs)` calls in the place of the functions themselves."""
-    kind = type(item)
-    if kind is Hole:
+    if type(item) is Hole:
         return leaves[item.index]
-    if kind is Apply:
-        args = tuple([evaluated(a, leaves, call) for a in item.args])
-        kwargs = {k: evaluated(v, leaves, call) for k, v in item.kwargs.items()}
+    if type(item) is Apply:
+        args, kwargs = evaluated((item.args, item.kwargs), leaves, call)
         return item.function(*args, **kwargs) if call is None else call(item.function, args, kwargs)
-    if kind is tuple or kind is list:
-        return kind([evaluated(x, leaves, call) for x in item])
-    return item
+    return inside(lambda x: evaluated(x, leaves, call), item)
 
 
 def renumbered(item: Any, numbers: Sequence[int]) -> Any:
     """The expression with leaf `numbers[i]` in the place of leaf i."""
-    kind = type(item)
-    if kind is Hole:
+    if type(item) is Hole:
         return Hole(numbers[item.index])
-    if kind is Apply:
-        args = tuple([renumbered(a, numbers) for a in item.args])
-        return Apply(item.function, item.name, args, {k: renumbered(v, numbers) for k, v in item.kwargs.items()})
-    if kind is tuple or kind is list:
-        return kind([renumbered(x, numbers) for x in item])
-    return item
+    if type(item) is Apply:
+        return Apply(item.function, item.name, *renumbered((item.args, item.kwargs), numbers))
+    return inside(lambda x: renumbered(x, numbers), item)
 
 
 def functions_of(item: Any) -> tuple[Any, ...]:
