@@ -46,7 +46,7 @@ def require_repeatable(
     asked = sorted({round(i * (len(instances) - 1) / (ASKED - 1)) for i in range(ASKED)}) if instances else []
     shadows = [used, used]
     if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
-        shadows.append(_fresh(view, table, used[1]))
+        shadows.append(_fresh(view, table, used[1], instances, run_segment))
     with NoGarbageCollection():
         passes = [
             _parts(shadow, instances, asked if i else asked[::-1], run_segment) for i, shadow in enumerate(shadows)
@@ -62,10 +62,15 @@ def require_repeatable(
                 )
 
 
-def _fresh(view: ModelView, table: TypeTable, used: Recorder) -> tuple[nn.Module, Recorder]:
+def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequence[Any],
+           run_segment: RunSegment | None) -> tuple[nn.Module, Recorder]:  # fmt: skip
     """A new copy whose recorder knows what the `used` one had to learn: what it began to record before stays in the
-    first instance, and is no difference."""
+    first instance, and is no difference. Nor is which instance a kept forward was recorded of; it is of closed code,
+    so that the copy is as new afterwards."""
     shadow, recorder = recording_shadow(view, table)
+    if used.kept_forwards:
+        with unchanged(instances):
+            capture(shadow, recorder, instances, run_segment)
     recorder.needs_deep_stack, recorder.reads = used.needs_deep_stack, used.reads
     recorder.read_forwards, recorder.found_forwards = used.read_forwards, used.found_forwards
     recorder.kept_forwards = used.kept_forwards

@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ from edbc.capture.ragged.program import (
 from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vectors_of
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import PLAIN, Shared, Slot, Symbol, Value, value_of
@@ -488,6 +489,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     begin, runs = rec.place(), rec.num_runs
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
     rec.keeping = rec.symbolic = True
+    reading, rec.reading = rec.reading, _refuse_reading
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False
     rec.equal_sizes, rec.within, rec.apart = [], [], []
@@ -506,10 +508,11 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         return result
     except TooFew:
         result = None
-    except (CannotKeep, Exception):  # the code's own are raised again below
+    except (CannotKeep, MustKeepBooks, Exception):  # the code's own are raised again below
         result, rec.functions[(key, sizes) if by_sizes else key] = None, NOT_KEPT
     finally:
         rec.keeping = rec.symbolic = False
+        rec.reading = reading
         for row in own if result is None or getattr(result, "is_own", False) else ():
             row.is_own = True
     rec.forget_since(*begin)
@@ -524,6 +527,11 @@ def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, i
         rec.functions[key] = known._replace(left=kept)
     except CannotKeep:
         rec.functions[key] = NOT_KEPT
+
+
+def _refuse_reading(*_: Any) -> NoReturn:
+    """A value is read of what may be the instance's own tensor where nothing is kept."""
+    raise CannotKeep
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:

@@ -25,7 +25,6 @@ from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks, has_mask
-from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Cut, Index, Line, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
@@ -230,6 +229,7 @@ def _requiring_grad(call: Call) -> Any:
 
 
 _RULES: dict[str, Rule] = {
+    **dict.fromkeys(("is_floating_point", "is_complex"), lambda call: getattr(call.args[0].dtype, call.name)),
     "requires_grad_": _requiring_grad,
     **dict.fromkeys(_ALONG, along),
     "linear": _of_last(lambda _: 1),
@@ -333,7 +333,7 @@ def _indexed(rec: Recorder, func: Any, args: tuple[Any, ...],
     if kinds.isdisjoint((Index, Spread, Line, Cut)):
         return args, kwargs
     is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread, Cut)
-    of = _bare if is_by_index else partial(_as_integers, rec)
+    of = _bare if is_by_index else _as_integers
     return tuple(map(of, args)), {key: of(x) for key, x in kwargs.items()}
 
 
@@ -341,13 +341,8 @@ def _bare(item: Any) -> Any:
     return item.tensor if type(item) is Index and item.along < 0 else item
 
 
-def _as_integers(rec: Recorder, item: Any) -> Any:
-    """A vector of indices as rows, which a function of values gets."""
-    if type(item) is Line:
-        return _as_integers(rec, item.index).unsqueeze(0)
-    if type(item) is Spread:
-        raise CannotKeep
-    return item.integers() if type(item) is Index or type(item) is Cut else item
+def _as_integers(item: Any) -> Any:
+    return item.integers() if type(item) in (Index, Spread, Line, Cut) else item
 
 
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:

@@ -10,6 +10,7 @@ it is written.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -198,19 +199,21 @@ class Index(Lazy):
             raise CannotKeep
         return self
 
-    def _compared(self, number: Any, told: bool) -> Mask:
-        """What comparing all with a number gives that none of them is."""
-        numbers = self.vectors[0]
-        if self.along >= 0 or type(number) is not int or numbers.lowest <= number <= numbers.highest:
-            raise CannotKeep
+    def _compared(self, number: Any, compare: Callable[[Any, Any], Any]) -> Any:
+        """What comparing all with a number gives: a mask that is told where bounds say that none is that number, and
+        may be; else rows."""
+        numbers, is_number = self.vectors[0], type(number) is int
+        if not (is_number and self.rec.tells_apart) or numbers.lowest <= number <= numbers.highest or self.along >= 0:
+            return compare(self.integers(), number)
         self.rec.apart.append((numbers.triple, number))
+        told = compare(number, number + 1)
         return Mask(self.rec, self._shape(), (0, told, told), torch.bool)
 
     def __eq__(self, other: object) -> Any:
-        return self._compared(other, False)
+        return self._compared(other, operator.eq)
 
     def __ne__(self, other: object) -> Any:
-        return self._compared(other, True)
+        return self._compared(other, operator.ne)
 
     __hash__ = Lazy.__hash__
     eq, ne, not_equal = __eq__, __ne__, __ne__
@@ -330,7 +333,7 @@ class Spread(_Matrix):
             raise CannotKeep
         return index.rows_of(table).unsqueeze(1)
 
-    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = integers = _none
 
 
 class Range(Index):
@@ -365,7 +368,7 @@ class Range(Index):
             raise CannotKeep
         return Line(self)
 
-    __getitem__ = __iter__ = view = reshape = t = unbind = vector = _compared = _none
+    __getitem__ = __iter__ = view = reshape = t = unbind = vector = integers = _compared = _none
 
 
 class Line(_Matrix):
@@ -396,6 +399,10 @@ class Line(_Matrix):
     def squeeze(self, dim: int = 0) -> Index:
         """The vector."""
         return self[dim]
+
+    def integers(self) -> Any:
+        """As rows of integers, in a batch of one."""
+        return self.index.integers().unsqueeze(0)
 
     def rows_of(self, table: Shared) -> Any:
         """Rows of a parameter, in a batch of one."""
@@ -496,11 +503,11 @@ MOST_VECTORS = 4
 
 def along_of(shape: Sequence[int]) -> int:
     """The dimension that vectors of indices are numbered along: two ends of edges, else the smaller one; -1 of a
-    vector."""
+    vector. Of (1, 2) it is that of a batch of one, not that of one edge, which is one row of each of two vectors."""
     if len(shape) == 1:
         return -1
     rows, columns = shape
-    return int(rows != 2 and (columns == 2 or columns < rows))
+    return int(rows > 2 and (columns == 2 or columns < rows))
 
 
 def vectors_of(rec: Recorder, tensor: torch.Tensor) -> tuple[tuple[Numbers, ...], int] | None:

@@ -34,6 +34,7 @@ from torch import nn
 
 from edbc.capture.code.automatic import NotACell, is_cellable, is_tensor, leaves_of
 from edbc.capture.ragged.kept import whole_call
+from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.symbols import Index, Mask, Size
@@ -62,7 +63,7 @@ _ONE_OBJECT = frozenset((type(None), bool, torch.dtype))
 """Of these classes equal constants are one object."""
 _NAMES = frozenset(
     "self rest kwargs recorder known general Value Shared Rows Made getframe absent index sites found site first make "
-    "call key x type dict tuple list int str torch TypeError AttributeError ValueError".split()
+    "call key x type dict tuple list int str torch TypeError AttributeError ValueError CannotKeep".split()
 )
 _NUMBERED = re.compile("[xwvsomak][0-9].*")
 
@@ -386,7 +387,7 @@ def make(recorder, known, general, Value, Shared, Rows, Made, getframe, absent):
                         return {general}
                 index, sites, {outs_} = found
                 {slots_} = {operand_slots}
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError, CannotKeep):
             return {general}
         if recorder.looks:
             site = getframe(1)
@@ -455,6 +456,6 @@ def _unroll(
         made=f"({each('v{i}', num_outputs)},)",
         values="\n".join(_VALUE.format(i=i, ref=f"first + {i}" if i else "first") for i in range(num_outputs)),
     )
-    scope: dict[str, Any] = {"torch": torch}
+    scope: dict[str, Any] = {"torch": torch, "CannotKeep": CannotKeep}
     exec(compile(code, "<unrolled call>", "exec"), scope)
     return scope["make"]

@@ -195,7 +195,7 @@ class Recorder:
         "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reads",
         "reads_at_once", "recorded_reads", "refs", "remade", "returned", "room", "root", "rows", "run_segment",
         "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum",
-        "symbolic", "table", "taken", "takes_locks", "unread", "within", "zeros",
+        "symbolic", "table", "taken", "takes_locks", "tells_apart", "unread", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -335,6 +335,9 @@ class Recorder:
         """Whether equal nodes are to be one, where runs are of many calls."""
         self.within: list[tuple[Triple, int, int]] = []
         """Bounds within which code that is being kept does the same, by registers."""
+        self.tells_apart = True
+        """Whether what is being kept may be for indices alone that are none of the numbers that they are compared with;
+        `apart` says of which."""
         self.apart: list[tuple[Triple, int]] = []
         """Numbers that indices must not be, by registers."""
         self.room = np.array([64, 256, 4096])

@@ -10,6 +10,7 @@ import torch
 from helpers import bound
 from torch import nn
 
+from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.record.recorder import LOOKS
 from edbc.run.session import Net
 
@@ -25,6 +26,12 @@ def graph(rng: Random) -> tuple[torch.Tensor, torch.Tensor]:
     nodes, edges = rng.randint(1, 8), rng.randint(1, 12)
     numbers = torch.tensor([rng.gauss(0, 1) for _ in range(nodes * 3)]).view(nodes, 3)
     return numbers, torch.tensor([[rng.randrange(nodes) for _ in range(edges)] for _ in range(2)])
+
+
+def kept_forwards(net: Net) -> list[Any]:
+    """What is known of forward: of each key, beside it, and of some sizes alone."""
+    functions = net._idle[0][1].functions.items()
+    return [known for key, known in functions if (KeptCall, "") in (key[:2], type(key[0]) is tuple and key[0][:2])]
 
 
 def leaves(results: Any) -> list[torch.Tensor]:

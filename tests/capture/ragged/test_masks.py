@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import bound
+from rowparity import kept_forwards
 from torch import nn
 
 import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.masks import call_of_masks, made_of_sizes
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Mask, Size
@@ -79,6 +82,50 @@ def test_a_sentence_with_padding_is_not_that_of_one_without() -> None:
     torch.testing.assert_close(ours[0], model(padded))
     torch.testing.assert_close(ours[1], model(without))
     assert not torch.allclose(ours[0][1], ours[1][1])
+
+
+@pytest.mark.parametrize("compiled_on", [0.0, 1.0])
+def test_sentences_with_padding_are_one_record_for_all_sizes(compiled_on: float) -> None:
+    """What they compare is rows then; so there is a record with, and where some have none one without."""
+    model = Masked().eval()
+    net = edbc.compile(model, sentences(1, 24, compiled_on), force=True)
+    with torch.no_grad():
+        for seed in range(8):
+            net(sentences(seed, 12, 0.5))
+        for ids in sentences(9, 12, 0.5):
+            net([ids, ids])
+    known = kept_forwards(net)
+    assert {type(call) for call in known} == {KeptCall}
+    assert len(known) <= 2
+
+
+class Counted(nn.Module):
+    """A method of integers, which is a cell of its own in a mini-batch of one word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places, self.out = nn.Embedding(WORDS, SIZE), nn.Embedding(20, SIZE), nn.Linear(SIZE, 4)
+
+    def embedded(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.words(ids) + self.places(torch.arange(ids.shape[1]).unsqueeze(0))
+
+    def forward(self, pair: Any) -> Any:
+        first, second = pair
+        there = (first > PAD).unsqueeze(-1)
+        return self.out(self.embedded(first).masked_fill(~there, 0.0).mean(1) + self.embedded(second).sum(1))
+
+
+def test_a_cell_that_is_given_integers_is_none_in_code_that_is_kept() -> None:
+    """Its calls are unrolled by then, for tensors of one word, which nothing is kept of."""
+    model = Counted().eval()
+    net = bound(model, [(ids, ids) for ids in sentences(1, 12, 0.5)], cells="auto", rows=True)
+    one = torch.tensor([[3]])
+    with torch.no_grad():
+        net([(one, one)] * 3)
+        for seed in range(3):
+            pairs = [*zip(sentences(seed, 9, 0.5), sentences(seed + 50, 9, 0.0), strict=True)]
+            torch.testing.assert_close(net(pairs), [model(pair) for pair in pairs])
+    assert {type(known) for known in kept_forwards(net)} == {KeptCall}
 
 
 def masks() -> tuple[Any, Mask, Mask]:
@@ -182,6 +229,6 @@ def test_encoders_of_torch_take_masks(how: str) -> None:
         with torch.no_grad():
             for ours, ids in zip(net(batch), batch, strict=True):
                 torch.testing.assert_close(ours, model(ids), atol=1e-5, rtol=1e-4)
-    runs = [kind for kind, of in enumerate(net.table.types) if of is not None and of.is_run]
+    runs = [kind for kind, of in enumerate(net.table.types) if kind in net.table.operation_of_type and of.is_run]
     assert runs
     assert all(net.kernel(kind).is_native for kind in runs)

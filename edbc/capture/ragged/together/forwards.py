@@ -9,8 +9,9 @@ Definitions.
 
 (1) Instances of one key, and their leaves, are a group (`together.reading`).
 (2) An instance *fits* what is kept where its sizes are equal where they must be and within bounds, and its indices are
-    rows. What is kept of one that does not is for its sizes alone; where it cannot be kept it raises what eager
-    execution does.
+    rows and none of those that it was told from (padding). What the first one that does not fit records is kept beside
+    it, and is told from no indices; what is kept of one that does not fit this either is for its sizes alone, and where
+    it cannot be kept it raises what eager execution does.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ MOST_KEYS = 256
 FEW = 64
 """Instances that are looked at in any case. Of later ones half must be of forwards that are known, or constants or
 sizes differ in each, and none is kept any more."""
+BESIDE = 1
+"""Beside what is kept for a key, so much for instances that do not fit it: some have padding, or are shorter."""
 MANY = 6
 """Instances of one key from which on their columns are faster than one after the other."""
 
@@ -89,8 +92,8 @@ class Forwards:
         self.groups: list[tuple[Group, list[int]]] = []
         self.pays = 2 * rec.found_forwards > rec.read_forwards - FEW
         """Told once, as all instances are read before any is found."""
-        self.apart: set[int] = set()
-        """Instances that do not fit what is kept for all sizes of their key."""
+        self.tried = [0] * len(instances)
+        """How much of what is kept for its key each instance does not fit."""
         self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
         self.names_left = rec.tracer.left_by_forward or frozenset()
         self.leaving: dict[tuple[tuple[str, str], ...], tuple[int, KeptCall]] = {}
@@ -127,25 +130,33 @@ class Forwards:
         rec, number = self.rec, self.rec.instance
         if self.runs[number] is None and can_keep(rec) and rec.ragged and self.pays:
             group, place = self.of(number)
-            key, sizes, is_apart = group.key, None, number in self.apart
-            known = NOT_KEPT if key is None else rec.functions.get(key)
-            if known is BY_SIZES or is_apart:
-                sizes = _at(group.sizes, place)
-                known = rec.functions.get((key, sizes))
+            tried = self.tried[number]
+            known, key, sizes = self._known(group, place, tried)
             if type(known) is KeptCall:
-                of_key = [i for i in self.members[key] if (i in self.apart) == is_apart]
+                alike = [i for i in self.members[group.key] if i >= number and self.tried[i] == tried]
                 if sizes is not None:
-                    of_key = [i for i in of_key if sizes == _at(self.of(i)[0].sizes, self.of(i)[1])]
+                    alike = [i for i in alike if sizes == _at(self.of(i)[0].sizes, self.of(i)[1])]
                 with suppress(OverflowError, CannotKeep):  # words beyond 64 bits
-                    self._keep(known, *self._take_in(known, [i for i in of_key if i >= number]))
+                    self._keep(known, *self._take_in(known, alike))
+                if tried < self.tried[number] <= BESIDE:
+                    return self(instance)
             elif known is not NOT_KEPT:
-                return self._first(group, place, sizes is not None, instance)
+                return self._first(group, place, key, sizes, instance)
         run = self.runs[number]
         return self._as_written(instance) if run is None else self._run(run[0], run[1].tolist())
 
     def _as_written(self, instance: Any) -> Any:
         self._leave()
         return self.function(self.shadow, instance)
+
+    def _known(self, group: Group, place: int, tried: int) -> tuple[Any, Any, tuple[int, ...] | None]:
+        """What is kept for an instance that so many do not fit, by which key, and for which sizes alone, if any."""
+        functions, key = self.rec.functions, _key(group.key, min(tried, BESIDE))
+        known = NOT_KEPT if key is None else functions.get(key)
+        if known is not BY_SIZES and tried <= BESIDE:
+            return known, key, None
+        sizes = _at(group.sizes, place)
+        return functions.get((key, sizes)), key, sizes
 
     def _run(self, known: KeptCall, flat: list[int]) -> Any:
         """An instance's run of its own."""
@@ -205,14 +216,10 @@ class Forwards:
         rec.next_instance(0)
         if not (can_keep(rec) and rec.ragged and self.pays):
             return None
-        known: list[Any] = [None if key is None else rec.functions.get(key) for key in self.members]
-        if not known or not all(type(of_key) is KeptCall and of_key.form is not None for of_key in known):
-            return None
         taken: list[_Taken] = []
         with suppress(OverflowError, CannotKeep):
-            for of_key, members in zip(known, self.members.values(), strict=True):
-                program = with_patterns(rec.table, of_key)
-                taken.append(_Taken(of_key, *self._take_in(of_key, members), program))
+            for key, members in self.members.items():
+                taken += self._taken(key, members)
         if sum(len(of.members) for of in taken) < len(self.instances) or not all(map(_Taken.can_return, taken)):
             for of in taken:
                 self._keep(of.call, of.members, of.lines)
@@ -230,6 +237,19 @@ class Forwards:
             results = [range(begin, begin + size) for begin, size in zip(begins.tolist(), sizes.tolist(), strict=True)]
             self._assign(of.call.returned(rec, results, of.lines[0].tolist()))
         return self._collected(taken, made), [of.program for of in (*taken, *leaving)]
+
+    def _taken(self, key: Any, members: list[int]) -> Iterator[_Taken]:
+        """Instances of a key by what is kept that they fit. Raises CannotKeep where they fit none that has a form."""
+        for tried in range(BESIDE + 1):
+            known: Any = None if key is None else self.rec.functions.get(_key(key, tried))
+            if type(known) is not KeptCall or known.form is None:
+                raise CannotKeep
+            fitting, lines = self._take_in(known, members)
+            if fitting:
+                yield _Taken(known, fitting, lines, with_patterns(self.rec.table, known))
+            members = [i for i in members if self.tried[i] > tried]
+            if not members:
+                break
 
     def _in_turn(self, taken: Sequence[_Taken]) -> list[Ints]:
         """A run for each instance, and the refs of their results by key. Gradients are sums over batches in the order
@@ -268,7 +288,7 @@ class Forwards:
         last = [bounds[i] for i in itertools.accumulate([len(forms[k].slots) for k, _ in parts])]
         return Collected(refs, slots, nests, last, stacks=stacks, result_ptr=[0, *last])
 
-    def _first(self, group: Group, place: int, by_sizes: bool, instance: Any) -> Any:
+    def _first(self, group: Group, place: int, key: Any, alone: tuple[int, ...] | None, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
         rec = self.rec
         if rec.kept_forwards < MOST_KEYS:
@@ -290,9 +310,13 @@ class Forwards:
                     return _returned(made.pop())
 
                 args, begin, before = (shown.of(instance), instance), rec.place(), self._taken_off()
-                result = first_whole_call(rec, group.key, sizes, by_sizes, given, forward, args)
-                by_sizes = by_sizes or rec.functions.get(group.key) is BY_SIZES
-                key, left = (group.key, sizes) if by_sizes else group.key, self._taken_off()
+                rec.tells_apart = key == group.key
+                try:
+                    result = first_whole_call(rec, key, sizes, alone is not None, given, forward, args)
+                finally:
+                    rec.tells_apart = True
+                by_sizes = alone is not None or rec.functions.get(key) is BY_SIZES
+                key, left = (key, sizes) if by_sizes else key, self._taken_off()
                 known = rec.functions.get(key)
                 if type(known) is KeptCall and left:
                     with_left(rec, key, known, begin, given, by_sizes, _returned(left))
@@ -311,7 +335,6 @@ class Forwards:
     def _take_in(self, known: KeptCall, members: list[int]) -> tuple[list[int], Ints]:
         """Those of a key's instances that fit, and the arguments of each, a line. O(rows + indices), natively but for
         the leaves."""
-        self.rec.found_forwards += len(members)
         if len(members) < MANY:
             flats = [known.flat(self.rec, _given(self.rec, leaves)) for leaves, _ in map(self._alone, members)]
             fitting = [i for i, flat in zip(members, flats, strict=True) if flat is not None]
@@ -323,7 +346,9 @@ class Forwards:
                 fitting = [i for i, fit in zip(members, fits.tolist(), strict=True) if fit]
                 brought = self._brought(fitting or members)
             lines = brought.runs(known) if fitting else np.zeros((0, 0), np.int64)
-        self.apart.update(set(members).difference(fitting) if len(fitting) < len(members) else ())
+        self.rec.found_forwards += len(fitting)
+        for i in set(members).difference(fitting) if len(fitting) < len(members) else ():
+            self.tried[i] += 1
         return fitting, lines
 
     def _keep(self, known: KeptCall, fitting: Sequence[int], lines: Ints) -> None:
@@ -412,6 +437,11 @@ def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
         for leaf in itertools.chain.from_iterable(group.leaves):
             if type(leaf) is torch.Tensor and leaf.is_floating_point():
                 rec.note_sizes(leaf)
+
+
+def _key(key: Any, tried: int) -> Any:
+    """The key of what is kept for instances that so many others do not fit."""
+    return (key, BESIDE, tried) if tried else key
 
 
 def _at(columns: Sequence[Sequence[Any]], place: int) -> tuple[Any, ...]:
