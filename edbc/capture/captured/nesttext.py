@@ -36,9 +36,10 @@ def text_of(nest: Any, num_results: int, number_of_class: Callable[[type], int],
 
 _WRONG = ValueError, TypeError, KeyError, IndexError, RecursionError
 """What texts of no nest raise."""
+_NUMBERS = {"r": 1, "s": 2, "k": 3}
+"""Behind the tags of results: where, or from where, to where (None: the last), and along which dimension."""
 _MANY = 1 << 31
 """More results and classes than there are."""
-_TAG_OF_RANGE: dict[type, str] = {Run: "s", Stacked: "k"}
 
 
 def _tagged(item: Any, count: int, number: Callable[[type], int], done: str) -> Any:
@@ -46,8 +47,9 @@ def _tagged(item: Any, count: int, number: Callable[[type], int], done: str) -> 
     kind = type(item)
     if kind is Result:
         return ["r", item.index]
-    if kind in _TAG_OF_RANGE:
-        return [_TAG_OF_RANGE[kind], item.start, *[item.stop] * (item.start > 0 or item.stop != count)]
+    if kind is Run or kind is Stacked:
+        is_of_all, at = item.start == 0 and item.stop == count, [item.at] if kind is Stacked and item.at else []
+        return ["s" if kind is Run else "k", item.start, *([None] * len(at) if is_of_all else [item.stop]), *at]
     if kind is list:
         return ["l", *[_tagged(x, count, number, done) for x in item]]
     if kind is tuple:
@@ -109,7 +111,7 @@ def _nest(item: Any, classes: Sequence[type]) -> Any:
         return item
     tag, rest = item[0], item[1:]
     if tag in ("s", "k"):
-        return (Run if tag == "s" else Stacked)(*rest, *(None,) * (2 - len(rest)))
+        return (Run if tag == "s" else Stacked)(*rest, *[None] * (len(rest) == 1))
     if tag == "r":
         return Result(*rest)
     if tag == "d":
@@ -177,8 +179,10 @@ def _check(item: Any, num_results: int, num_classes: int, places: list[tuple[str
         return
     tag, rest = item[0], item[1:]
     if tag in ("r", "s", "k"):
-        need(1 <= len(rest) <= (1 if tag == "r" else 2) and all(type(x) is int for x in rest))
-        start, stop = rest[0], rest[0] + 1 if tag == "r" else (*rest, num_results)[1]
+        need(1 <= len(rest) <= _NUMBERS[tag] and all(type(x) is int for x in (rest[0], *rest[2:])))
+        stop = rest[1] if rest[1:] and rest[1] is not None else num_results
+        need(type(stop) is int and min(rest[2:], default=0) >= 0)
+        start, stop = rest[0], rest[0] + 1 if tag == "r" else stop
         need(0 <= start <= stop <= num_results and (tag == "s" or start < stop))
         places.append((tag, start, stop))
     elif tag == "d":

@@ -146,7 +146,7 @@ class Search:
     places: list[Place] = field(default_factory=list)
     in_stacks: bool = False
     """Whether rows may leave as one tensor without becoming a node."""
-    values: dict[int, tuple[Any, Value | tuple[Sequence[int], Slot]]] = field(default_factory=dict)
+    values: dict[int, tuple[Any, Value | tuple[Sequence[int], Slot, int]]] = field(default_factory=dict)
     """By the identity of what was found: itself, and the value that it stands for, or its rows."""
     parameters: dict[int, tuple[Any, torch.Tensor]] = field(default_factory=dict)
     """And descriptions: what has a tensor already."""
@@ -198,11 +198,11 @@ class Search:
         tensors: dict[int, tuple[Any, Any]] = dict(self.parameters)
         for key, (item, value) in self.values.items():
             if isinstance(value, tuple):
-                rows, slot = value
+                rows, slot, at = value
                 stacks.append((len(refs), len(refs) + len(rows)))
                 refs += rows
                 slots += [slot] * len(rows)
-                tensors[key] = item, Stacked(*stacks[-1])
+                tensors[key] = item, Stacked(*stacks[-1], at)
                 continue
             pair = value.ref, value.slot
             number = known.setdefault(pair, len(refs))

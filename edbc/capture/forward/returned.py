@@ -51,18 +51,30 @@ class Run:
 
 
 class Stacked:
-    """Place of one tensor whose rows are outputs `start` to `stop`, or to the instance's last one: a stack of them."""
+    """Place of one tensor whose rows are outputs `start` to `stop`, or to the instance's last one: a stack of them,
+    which stand along dimension `at`."""
 
-    __slots__ = ("start", "stop")
+    __slots__ = ("at", "start", "stop")
 
-    def __init__(self, start: int, stop: int | None):
+    def __init__(self, start: int, stop: int | None, at: int = 0):
         self.start = start
         self.stop = stop
+        self.at = at
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is Stacked and (self.start, self.stop) == (other.start, other.stop)
+        return type(other) is Stacked and (self.start, self.stop, self.at) == (other.start, other.stop, other.at)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def shifted(self, offset: int) -> Stacked:
+        """The place of outputs so many later."""
+        assert self.stop is not None
+        return Stacked(self.start + offset, self.stop + offset, self.at)
+
+
+def along(stack: torch.Tensor, at: int) -> torch.Tensor:
+    """A stack with its rows along another dimension, the last one where there are no so many."""
+    return stack.movedim(0, min(at, stack.ndim - 1)).contiguous()
 
 
 def as_longs(numbers: Sequence[int] | Ints) -> Ints:
@@ -101,11 +113,11 @@ def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
         slots.extend([value.slot for value in values])
         return Run(len(refs) - len(values), len(refs))
 
-    def stack(rows: Sequence[int], slot: Slot) -> Stacked:
+    def stack(rows: Sequence[int], slot: Slot, at: int) -> Stacked:
         refs.extend(rows)
         slots.extend([slot] * len(rows))
         stacks.append((len(refs) - len(rows), len(refs)))
-        return Stacked(*stacks[-1])
+        return Stacked(*stacks[-1], at)
 
     def walk(item: Any) -> Any:
         kind = type(item)
@@ -167,8 +179,10 @@ def shifted_results(nest: Any, offset: int) -> Any:
         kind = type(item)
         if kind is Result:
             return Result(item.index + offset)
-        if kind is Run or kind is Stacked:
-            return kind(item.start + offset, item.stop + offset)
+        if kind is Run:
+            return Run(item.start + offset, item.stop + offset)
+        if kind is Stacked:
+            return item.shifted(offset)
         if kind is list or kind is tuple:
             return kind([walk(x) for x in item])
         if kind is dict:
@@ -187,7 +201,8 @@ def filled(item: Any, tensors: Sequence[torch.Tensor], start: int, stop: int | N
     if kind is Run:
         return tensors[start + item.start : stop if item.stop is None else start + item.stop]
     if kind is Stacked:
-        return tensors[start + item.start]
+        stack = tensors[start + item.start]
+        return along(stack, item.at) if item.at else stack
     if kind is list:
         return [filled(x, tensors, start, stop) for x in item]
     if kind is tuple:
@@ -210,7 +225,8 @@ def filler_of(nest: Any) -> Callable[[Sequence[Any], Iterable[tuple[int, int]]],
     known = _FILLERS.get(id(nest))
     if known is None:
         text = _text_of(nest, 0)
-        known = _FILLERS.add(id(nest), (nest, text and eval(f"lambda t, bounds: [{text} for i, j in bounds]")))
+        fill = text and eval(f"lambda t, bounds: [{text} for i, j in bounds]", {"along": along})
+        known = _FILLERS.add(id(nest), (nest, fill))
     return known[1]
 
 
@@ -223,8 +239,11 @@ def _text_of(item: Any, depth: int) -> str | None:
     kind = type(item)
     if kind is Run:
         return f"t[i + {item.start} : {'j' if item.stop is None else f'i + {item.stop}'}]"
-    if kind is Result or kind is Stacked:
-        return f"t[i + {item.index if kind is Result else item.start}]"
+    if kind is Result:
+        return f"t[i + {item.index}]"
+    if kind is Stacked:
+        stack = f"t[i + {item.start}]"
+        return f"along({stack}, {item.at})" if item.at else stack
     if kind not in (list, tuple, dict) or depth == _DEEPEST:
         return None
     parts = [_text_of(part, depth + 1) for part in (item.values() if kind is dict else item)]

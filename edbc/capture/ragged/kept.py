@@ -212,8 +212,8 @@ class KeptCall(NamedTuple):
     """Arguments beside those that the call is given."""
     result: Any
     """What the call returns, with Rows, One and Many in it."""
-    form: Form | None
-    """The same; None where it has Rows that do not stand along the first dimension."""
+    form: Form
+    """The same."""
     equal: tuple[tuple[Count, Count], ...]
     """Sizes that must be equal."""
     below: tuple[tuple[int, Count, int], ...]
@@ -296,13 +296,11 @@ def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
     return inside(lambda part: _placed(part, value), item)
 
 
-def _form(program: Program, result: Any) -> Form | None:
+def _form(program: Program, result: Any) -> Form:
     """See `KeptCall.form`."""
     every: list[Any] = []
     _placed(result, every.append)
     placed = [place for place in every if type(place) is not Many]
-    if any(type(place) is Rows and place.at for place in placed):
-        return None
     count_of = [_count_of(program, place) for place in placed + [place for place in every if type(place) is Many]]
     nests: Kept[tuple[int, ...], Any] = Kept(MOST_NESTS)
 
@@ -316,7 +314,7 @@ def _form(program: Program, result: Any) -> Form | None:
                 if type(place) is Many:
                     return next(numbers)
                 begin, size = next(begins), next(counts)
-                return Result(begin) if type(place) is One else Stacked(begin, begin + size)
+                return Result(begin) if type(place) is One else Stacked(begin, begin + size, place.at)
 
             found = nests.add(key, (_placed(result, value),))
         return found[0]

@@ -279,9 +279,9 @@ class Ragged(Lazy):
         seen: Value = rec.without_gradient(value_of(rec, PLACE, self.row))
         return Ragged(rec, self.refs, seen.slot, self.at)
 
-    def rows(self) -> tuple[Sequence[int], Slot] | None:
-        is_plain = self.at == 0 and self.whole is None and self.rec.books is None and len(self.refs) > 0
-        return (self.refs, self.row) if is_plain else None
+    def rows(self) -> tuple[Sequence[int], Slot, int] | None:
+        is_plain = self.whole is None and self.rec.books is None and len(self.refs) > 0
+        return (self.refs, self.row, self.at) if is_plain else None
 
     def make(self) -> Value:
         """The rows as one value, by a node of a type per size: definition (4)."""

@@ -65,10 +65,10 @@ class Stack(Lazy):
         self.aliased = False
         """Whether something else may show the same memory: an item, or which of them is the largest."""
 
-    def rows(self) -> tuple[Sequence[int], Slot] | None:
+    def rows(self) -> tuple[Sequence[int], Slot, int] | None:
         if self.whole is not None or self.rec.books is not None:
             return None
-        return [item.ref for item in self.items], (self.items[0].squeeze(0) if self.cat else self.items[0]).slot
+        return [item.ref for item in self.items], (self.items[0].squeeze(0) if self.cat else self.items[0]).slot, 0
 
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
         name = None if self.aliased else self.materialise()

@@ -915,9 +915,9 @@ class Lazy(Symbol):
         """The tensor as a node."""
         raise NotImplementedError
 
-    def rows(self) -> tuple[Sequence[int], Slot] | None:
-        """The values that are its rows, and their slot, where it is no node: returned by forward it leaves as rows do.
-        None where it has none."""
+    def rows(self) -> tuple[Sequence[int], Slot, int] | None:
+        """The values that are its rows, their slot, and the dimension that they stand along, where it is no node:
+        returned by forward it leaves as rows do. None where it has none."""
         return None
 
     def returned(self) -> Any:
@@ -955,7 +955,7 @@ class Changed(Lazy):
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
         return self.whole if is_alone(self.rec, self.whole) else None  # type: ignore[arg-type]
 
-    def rows(self) -> tuple[Sequence[int], Slot] | None:
+    def rows(self) -> tuple[Sequence[int], Slot, int] | None:
         return None
 
     def materialise(self) -> Value:

@@ -167,7 +167,8 @@ def test_what_arrives_is_checked() -> None:
             at = rng.randrange(160) if number % 8 else rng.randrange(len(data))
             data[at] ^= rng.randrange(1, 256)
         if number % 4 == 1:
-            texts[rng.randrange(8)] = rng.choice(['["s", 0, 99]', '["r", -1]', "[", '["o", 44]', "7x", '["k", 0, 99]'])
+            wrong = ['["s", 0, 99]', '["r", -1]', "[", '["o", 44]', "7x", '["k", 0, 99]', '["k", 0, null, -1]']
+            texts[rng.randrange(8)] = rng.choice(wrong)
         if number % 4 == 2:
             source, pool = constants[0]
             constants[0] = rng.choice([(source, pool[1:]), (source + 50, pool), (source, pool[:, :1])])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import pickle
 from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers import counts
 from rowparity import HIDDEN, of_model
 from torch import nn
 
@@ -176,3 +178,32 @@ def test_the_models_matrices_are_of_every_row() -> None:
     ]
     assert len(whole) == 1
     assert "heads" in whole[0]
+
+
+class Returned(nn.Module):
+    """What a batch of one leaves as: states of all places, and their channels first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.out = nn.Linear(3, HIDDEN), nn.Linear(HIDDEN, 2)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = torch.tanh(self.up(x))
+        return self.out(h), {"channels": h.transpose(1, 2), "places": h[0]}
+
+
+def test_rows_along_any_dimension_leave_as_rows() -> None:
+    """No node stacks them; they are tensors as eager's, which can be viewed, captured too, and what is captured is
+    bytes that say so."""
+    model = Returned().eval()
+    net = of_model(model, points)
+    rng = Random(4)
+    instances = [points(rng) for _ in range(5)]
+    captured = [pickle.loads(pickle.dumps(item)) for item in net.capture_all(instances)]
+    with torch.no_grad():
+        results, batch = net.run(instances)
+        assert not [name for name in counts(batch.whole[0].graph) if "stack" in name]
+        for found in (results, net(captured), net([instances[0], *captured[1:]])):
+            for ours, x in zip(found, instances, strict=True):
+                torch.testing.assert_close(ours, model(x))
+                assert ours[0].view(-1).shape == (2 * x.shape[1],)

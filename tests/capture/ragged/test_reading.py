@@ -146,6 +146,14 @@ def test_nests_are_filled_by_code_as_item_by_item() -> None:
         for _ in range(2):
             fill: Any = filler_of(nest)
             assert fill(tensors, bounds) == [filled(nest, tensors, *of) for of in bounds]
+    stack = torch.arange(6.0).view(2, 3)
+    for at, shape in ((1, (3, 2)), (5, (3, 2))):  # beyond the last one somebody's bytes may say, who then gets that
+        place: Any = Stacked(0, 2, at)
+        fill = filler_of(place)
+        assert fill is not None
+        for found in (fill([stack], [(0, 2)])[0], filled(place, [stack], 0, 2)):
+            assert found.shape == shape
+            assert torch.equal(found, stack.T)
     deep: Any = Result(0)
     for _ in range(20):
         deep = [deep]

@@ -191,7 +191,7 @@ class Forwards:
         taken: list[_Taken] = []
         for number, call in self.leaving.values():
             flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0]))
-            if flat is None or call.form is None:
+            if flat is None:
                 return None
             taken.append(_Taken(call, [number], np.array([flat], np.int64), with_patterns(self.rec.table, call)))
         return taken if all(map(_Taken.can_return, taken)) else None
@@ -239,10 +239,10 @@ class Forwards:
         return self._collected(taken, made), [of.program for of in (*taken, *leaving)]
 
     def _taken(self, key: Any, members: list[int]) -> Iterator[_Taken]:
-        """Instances of a key by what is kept that they fit. Raises CannotKeep where they fit none that has a form."""
+        """Instances of a key by what is kept that they fit. Raises CannotKeep where they fit none."""
         for tried in range(BESIDE + 1):
             known: Any = None if key is None else self.rec.functions.get(_key(key, tried))
-            if type(known) is not KeptCall or known.form is None:
+            if type(known) is not KeptCall:
                 raise CannotKeep
             fitting, lines = self._take_in(known, members)
             if fitting:
@@ -268,7 +268,7 @@ class Forwards:
 
     def _collected(self, taken: Sequence[_Taken], made: Sequence[Ints]) -> Collected:
         """What instances return, where `made` has the first ref of each result of a key's instances."""
-        forms: list[Any] = [of.call.form for of in taken]
+        forms = [of.call.form for of in taken]
         found = [of.results(refs) for of, refs in zip(taken, made, strict=True)]
         parts = [(0, row) for row in range(len(self.instances))] if len(taken) == 1 else self._places(taken)
         nests = [forms[k].nest_of(found[k].told[row]) for k, row in parts]
@@ -387,7 +387,7 @@ class _Taken(NamedTuple):
 
     def can_return(self) -> bool:
         """Whether each result is one value of each instance, or rows of which there are some."""
-        form: Any = self.call.form
+        form = self.call.form
         sizes, steps = self.sizes(form.count_of[: len(form.sources)]), self.lines[:, 1::3]
         held = [-1 - k for k, rows in zip(form.sources, form.rows, strict=True) if k < 0 and rows]
         are_single = [
@@ -409,7 +409,7 @@ class _Taken(NamedTuple):
 
     def results(self, made: Ints) -> _Results:
         """What each instance returns, where `made` has the first ref of each result of the run."""
-        form: Any = self.call.form
+        form = self.call.form
         count, size = len(form.sources), self.sizes(form.count_of)
         first, step = np.empty((2, len(self.lines), count), np.int64)
         for k, source in enumerate(form.sources):
