@@ -265,33 +265,39 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
     result = _known_call(rec, func, args, kwargs, name)
-    if args and result is args[0]:
-        return result
-    name_of = rules.name_of(func)
-    if not (_computes(name_of) or (name_of == "getitem" and not rules.is_constant_index(args[1]))):
+    first, name_of = args[0] if args else None, rules.name_of(func)
+    if result is first or (name_of in _PASS_ON and _is_same(result, first)):  # another object where a call is known
+        return first
+    is_new = _computes(name_of) or name_of in _PASS_ON or (name_of == "einsum" and len(args) > 2)
+    if not is_new and not (name_of == "getitem" and not rules.is_constant_index(args[1])):
         return shared(result, (*args, *kwargs.values()))
-    if type(result) is Ragged or type(result) is Pairs:
-        result.is_own = True
+    for item in result if isinstance(result, tuple) else (result,):
+        if type(item) is Ragged or type(item) is Pairs:
+            item.is_own = True
     return result
+
+
+def _is_same(result: Any, first: Any) -> bool:
+    return type(result) is type(first) is Ragged and result.refs == first.refs and result.row is first.row
 
 
 @cache
 def _computes(name: str) -> bool:
     """Whether what a function gives is no view of an argument, by the name that calls have."""
-    return name in _COMPUTE or (rules.is_pointwise(name) and name not in _PASS)
+    is_known = name in _RULES or name in _OPERATORS or rules.makes_memory(name)
+    return is_known and name not in _PASS and _RULES.get(name) is not views.permuted
 
 
-_COMPUTE = frozenset(
-    "radd rmul multiply truediv rtruediv matmul rmatmul bmm mm baddbmm linear softmax log_softmax layer_norm rms_norm "
-    "sum mean amax amin zeros_like ones_like full_like new_zeros new_ones new_full cat concat concatenate stack "
-    "index_select index_add scatter_add scatter_reduce index_reduce index_copy repeat repeat_interleave roll".split()
-)
-"""Functions that compute and are not pointwise, or go by another name than torch's own."""
+_OPERATORS = frozenset("radd rmul truediv rtruediv rmatmul".split())
+"""Names of calls that are none of functions."""
+_PASS_ON = rules.CASTS | rules.DROPOUTS
 
 
 def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     if rec.symbolic and has_mask(args, kwargs):
-        return call_of_masks(rec, func, name or rules.name_of(func), args, kwargs)
+        name = name or rules.name_of(func)
+        result = call_of_masks(rec, func, name, args, kwargs)
+        return result if rules.changes_in_place(func, name, kwargs) else _named_anew(result, name, args, kwargs)
     key, known, given = None, None, Given([], [], [])
     if rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS:
         parts: list[Any] = [Ragged, func]
@@ -370,16 +376,23 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
             for item in result if isinstance(result, tuple | list) else (result,):
                 if type(item) is Value:
                     rec.books.memory_of(item).is_row = True
-        is_given = type(result) is Ragged and any(x is result for x in flat(args, kwargs))
-        return result.like(result.refs) if is_given and name not in _PASS else result
+        return _named_anew(result, name, args, kwargs)
     if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
         rec.note_stacked(name)
     whole = mapped(_stacked, (args, kwargs))
     return _apart(rec, rec.function(func, whole[0], whole[1], name))
 
 
-_PASS = (rules.VIEWS - {"clone"}) | rules.CASTS | rules.DROPOUTS | {"requires_grad_"}
-"""Functions that may return their argument; where others give the same rows, it is by another name."""
+def _named_anew(result: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """What a function gives that computes something: where that is an argument as it is, by another name."""
+    is_rows = type(result) is Ragged or type(result) is Pairs
+    return (
+        result.another() if is_rows and name not in _PASS and any(x is result for x in flat(args, kwargs)) else result
+    )
+
+
+_PASS = (rules.VIEWS - {"clone"}) | _PASS_ON | {"requires_grad_"}
+"""Functions that return their argument where there is nothing to do."""
 _MASKS = frozenset(("attn_mask", "key_padding_mask"))
 """Arguments that are of other dimensions than rows, whatever they are as long as."""
 

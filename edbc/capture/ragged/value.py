@@ -263,6 +263,10 @@ class Ragged(Lazy):
         """The one row `count` times, as broadcasting does."""
         return self.like(filled(self.rec, self.refs[0], count)) if len(self.refs) == 1 != count else self
 
+    def another(self) -> Ragged:
+        """The same rows by another name."""
+        return self.like(self.refs)
+
     def is_as(self, other: Any) -> bool:
         """See Lazy."""
         if type(other) is not Ragged or other.at != self.at or len(other.refs) != len(self.refs):

@@ -125,6 +125,22 @@ def is_pointwise(name: str) -> bool:
     )
 
 
+_MAY_SHOW = frozenset(
+    "einsum meshgrid broadcast_tensors atleast_1d atleast_2d atleast_3d sum_to_size chain_matmul cartesian_prod".split()
+)
+"""Functions that give a view for some arguments, of which their schemas say nothing."""
+
+
+@cache
+def makes_memory(name: str) -> bool:
+    """True for functions whose results are memory of their own, as torch tells: no view of an argument."""
+    function = getattr(torch.ops.aten, name, None)
+    if function is None or name in _MAY_SHOW:
+        return False
+    returns = [of for overload in function.overloads() for of in getattr(function, overload)._schema.returns]
+    return all(of.alias_info is None or of.alias_info.is_write for of in returns)
+
+
 def is_off(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True for calls that draw no random number: dropout and rrelu outside of training, dropout of nothing."""
     if name == "rrelu":

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from rowparity import HIDDEN, VOCAB, of_model, sentence
 from torch import nn
 
@@ -28,6 +29,7 @@ class Net(nn.Module):
         super().__init__()
         self.words, self.up, self.out = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, 4)
         self.drop, self.compute, self.inner = nn.Dropout(0.5), compute, Changing()
+        self.conv = nn.Conv1d(HIDDEN, HIDDEN, 3, padding=1)
         self.register_buffer("positions", torch.randn(1, 20, HIDDEN))
 
     def forward(self, ids: list[int]) -> Any:
@@ -86,6 +88,27 @@ def of_copies(net: Net, ids: torch.Tensor) -> Any:
     return net.out(h) + net.out(copy)
 
 
+def of_a_convolution(net: Net, ids: torch.Tensor) -> Any:
+    h = net.conv(net.words(ids).t().unsqueeze(0))
+    h.relu_()
+    return net.out(h.squeeze(0).t())
+
+
+def of_functions(net: Net, ids: torch.Tensor) -> Any:
+    words = net.words(ids)
+    h = F.dropout(F.gelu(net.up(words)), 0.5, False)
+    h += words
+    scores = torch.einsum("qd,kd->qk", h, words)
+    scores /= 3.0
+    seen = torch.einsum("qk,kd->qd", scores.softmax(-1), words)
+    seen += h
+    whole = F.scaled_dot_product_attention(*[seen.unsqueeze(0)] * 3)
+    whole += 1.0
+    total = whole.squeeze(0).cumsum(0)
+    total /= 2.0
+    return net.out(total)
+
+
 def held_twice(net: Net, ids: torch.Tensor) -> Any:
     h = other = net.up(net.words(ids))
     h += 1.0
@@ -117,8 +140,8 @@ def of_joined_rows(net: Net, ids: torch.Tensor) -> Any:
 
 
 ALONE = [of_layer, of_look_up, of_item, of_scores, of_scores_of_rows_that_change,
-         of_rows_that_scores_were_made_of, of_copies, held_twice, of_an_argument_of_a_module, of_what_gives_the_same,
-         of_joined_rows]  # fmt: skip
+         of_rows_that_scores_were_made_of, of_copies, of_a_convolution, of_functions, held_twice,
+         of_an_argument_of_a_module, of_what_gives_the_same, of_joined_rows]  # fmt: skip
 
 
 def under_two_names(net: Net, ids: torch.Tensor) -> Any:
@@ -237,6 +260,11 @@ def test_whoever_shows_the_memory_sees_the_change(compute: Callable[..., Any]) -
     of_model(Net(compute), sentence)
 
 
+def test_what_a_mask_leaves_as_it_is_has_memory_of_its_own() -> None:
+    """As in eager PyTorch, where the function copies."""
+    assert of_model(Scores(), sentence)._idle[0][1].ragged
+
+
 def test_whole_forwards_that_begin_with_positions_are_kept() -> None:
     """`h + table[:, : h.size(1)]` is one run for each later instance, whichever of the two a run takes first."""
     net = of_model(Positions(), sentence)
@@ -244,6 +272,23 @@ def test_whole_forwards_that_begin_with_positions_are_kept() -> None:
     before = recorder.found_forwards
     net([[1, 2, 3], [4, 5, 6, 7], [1] * 9])
     assert recorder.found_forwards == before + 3
+
+
+class Scores(Net):
+    """Scores of a sentence without padding, whose mask changes nothing, twice."""
+
+    def __init__(self) -> None:
+        super().__init__(of_scores)
+
+    def forward(self, ids: list[int]) -> Any:
+        ids = torch.tensor(ids)
+        words, used = self.words(ids), ids != VOCAB
+        scores = self.up(words) @ words.t()
+        masked = scores.masked_fill(~used.unsqueeze(0), -1e9)
+        masked /= 3.0
+        kept = words * used.unsqueeze(-1)
+        kept += 1.0
+        return scores.softmax(-1) @ words + masked.softmax(-1) @ kept
 
 
 class Positions(Net):

@@ -78,7 +78,7 @@ class Leaves:
             self.symbols.append(len(self._lengths) - 1)
         else:
             self.symbols.append(self._lengths.index(count))
-        self.rows.append(ragged.like(ragged.refs))  # which stays what it is where the other changes
+        self.rows.append(ragged.another())  # which stays what it is where the other changes
         return len(self.rows) - 1
 
     def merge(self, pairs: Pairs) -> Any:
@@ -146,6 +146,10 @@ class Pairs(Lazy):
     def __init__(self, rec: Recorder, root: Apply, leaves: Leaves, dims: tuple[int, ...], dtype: torch.dtype):
         self.rec, self.root, self.leaves, self.dims, self.dtype_ = rec, root, leaves, dims, dtype
         self.whole, self.is_own = None, False
+
+    def another(self) -> Pairs:
+        """The same value by another name."""
+        return Pairs(self.rec, self.root, self.leaves, self.dims, self.dtype_)
 
     def is_as(self, other: Any) -> bool:
         """See Lazy."""
