@@ -1312,8 +1312,6 @@ class Recorder:
         """A torch function that is not known by `key` yet, or has no key."""
         if self.unread:
             args, kwargs = mapped(looked_at, args), mapped(looked_at, kwargs)
-        if name == "getitem" and type(args[1]) is torch.Tensor and args[1].dtype in rules.MASKS and args[1].ndim == 1:
-            return self.function(func, (args[0], args[1].nonzero().reshape(-1)), kwargs, name)  # the instance's mask
         if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
             return self._recorded(func, (kwargs["input"],), rest, name)

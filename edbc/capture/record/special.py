@@ -60,7 +60,13 @@ def refuse_look(name: str) -> NoReturn:
 
 def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A function that makes a shape of values (`nonzero`, `h[mask]`): of masks and integers that are read. What it
-    makes a shape of otherwise is read where it gives no floating numbers, which would lose their gradient."""
+    makes a shape of otherwise is read where it gives no floating numbers, which would lose their gradient. The
+    instance's own masks need not be read."""
+    if name == "masked_select" and len(args) == 2 and type(args[1]) is torch.Tensor:
+        shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+        return args[0].expand(shape)[args[1].expand(shape)]
+    if rules.is_mask(name, args) and not any(isinstance(item, Symbol) for item in flat(args[1:], {})):
+        return rec.function(func, (args[0], _in_numbers(args[1])), kwargs, name)
     if rec.reading is None:
         refuse_look(name)
     if any(isinstance(item, Symbol) and _is_whole(item) for item in flat(args, kwargs)):
@@ -68,8 +74,7 @@ def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs
         if name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
             func, name = torch.Tensor.__getitem__, "getitem"
         if rules.is_mask(name, args):
-            index = args[1] if type(args[1]) is tuple else (args[1],)
-            args = args[0], tuple(number for item in index for number in _as_numbers(item))
+            args = args[0], _in_numbers(args[1])
         is_recorded = any(isinstance(item, Symbol) for item in flat(args, kwargs))
         return rec.function(func, args, kwargs, name) if is_recorded else func(*args, **kwargs)
     slots: list[Slot] = []
@@ -99,10 +104,13 @@ def _counted(item: Any) -> Any:
     return mapped(lambda each: int(each) if _is_count(each) else each, item)
 
 
-def _as_numbers(item: Any) -> tuple[Any, ...]:
+def _in_numbers(index: Any) -> Any:
     """What an index means in whole numbers: a mask is those of what it shows."""
-    is_mask = isinstance(item, torch.Tensor) and item.dtype in rules.MASKS
-    return item.nonzero(as_tuple=True) if is_mask else (item,)
+    found: list[Any] = []
+    for item in index if type(index) is tuple else (index,):
+        is_mask = isinstance(item, torch.Tensor) and item.dtype in rules.MASKS
+        found += item.nonzero(as_tuple=True) if is_mask else (item,)
+    return tuple(found) if len(found) > 1 else found[0]
 
 
 def read_function(func: Any, args: Any, kwargs: Any) -> Any:

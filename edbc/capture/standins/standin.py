@@ -316,6 +316,9 @@ class Symbol:
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, index: Any) -> Any:
+        is_mask = type(index) is torch.Tensor and index.dtype is torch.bool and index.ndim > 1  # the instance's
+        if is_mask and index.shape == self.shape[: index.ndim]:
+            return self.flatten(0, index.ndim - 1)[index.reshape(-1)]
         return self.rec.function(torch.Tensor.__getitem__, (self, as_python_has_it(index)), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -350,3 +350,43 @@ def test_structures_that_repeat_know_their_offsets() -> None:
     assert one.same_as(other)
     assert counts(one)["excerpt"] == 6
     assert cache.hits == cache.checked == 2
+
+
+MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "two dimensions": lambda h, m: h[m].sum(0),
+    "all dimensions": lambda h, m: h[m.unsqueeze(-1).expand(h.shape)].square().sum(),
+    "the second": lambda h, m: h[:, m[0]].sum(1),
+    "masked_select": lambda h, m: torch.masked_select(h, m.unsqueeze(-1)).square().sum(),
+    "a larger mask": lambda h, m: torch.masked_select(h, m.expand(3, -1).unsqueeze(-1)).square().sum(),
+    "numbers of it": lambda h, m: h[0][m[0].nonzero().flatten()].sum(0),
+    "of none in some": lambda h, m: h[m & (m.sum() > 2)].sum(0),
+}
+
+
+class Masks(nn.Module):
+    """What an instance's mask shows of recorded numbers."""
+
+    def __init__(self, taken: str) -> None:
+        super().__init__()
+        self.words, self.taken = nn.Embedding(9, 4), MASKED[taken]
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.taken(torch.tanh(self.words(ids)), ids > 2)
+
+
+@pytest.mark.parametrize("rows", [False, True])
+@pytest.mark.parametrize("taken", MASKED)
+def test_masks_of_the_instance_are_not_read(taken: str, rows: bool) -> None:
+    """Of any dimensions they are numbers: nobody waits for a value."""
+    torch.manual_seed(0)
+    model, rng = Masks(taken).eval(), Random(0)
+    batch = lambda: [torch.tensor([[rng.randrange(9) for _ in range(rng.randint(2, 6))]]) for _ in range(5)]  # noqa: E731
+    net = bound(model, batch(), rows=rows)
+    for _ in range(3):
+        instances, found = batch(), []
+        for run in (net, lambda ids: [model(x) for x in ids]):
+            results = run(instances)
+            model.zero_grad()
+            torch.stack([x.square().sum() for x in results]).sum().backward()
+            found.append((results, model.words.weight.grad.clone()))  # type: ignore[union-attr]
+        torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
