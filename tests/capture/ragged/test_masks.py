@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import bound
-from rowparity import kept_forwards
+from rowparity import kept_forwards, require_eager
 from torch import nn
 
 import edbc
@@ -125,6 +125,32 @@ def test_a_cell_that_is_given_integers_is_none_in_code_that_is_kept() -> None:
         for seed in range(3):
             pairs = [*zip(sentences(seed, 9, 0.5), sentences(seed + 50, 9, 0.0), strict=True)]
             torch.testing.assert_close(net(pairs), [model(pair) for pair in pairs])
+    assert {type(known) for known in kept_forwards(net)} == {KeptCall}
+
+
+class Repeated(nn.Module):
+    """A mask of words, as often as there are others: scores of either's words to those of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(WORDS, SIZE)
+
+    def forward(self, pair: Any) -> torch.Tensor:
+        first, second = pair
+        x, y = torch.tanh(self.words(first)), self.words(second)
+        mask = (second > PAD).unsqueeze(1).repeat(1, first.size(1), 1).unsqueeze(1)
+        scores = (x @ y.transpose(1, 2)).unsqueeze(1).masked_fill(mask == 0, -1e9)
+        return (scores.softmax(-1).squeeze(1) @ y).sum(1)
+
+
+def test_sizes_are_told_to_functions_of_runs() -> None:
+    """Also where the first instances are as long on either side, which later ones are not."""
+    model = Repeated().eval()
+    pairs = [(ids, ids.roll(1)) for ids in sentences(1, 8, 0.5)]
+    net = bound(model, pairs, cells="auto", rows=True)
+    for seed in range(4):
+        require_eager(net, model, [*zip(sentences(seed, 7, 0.5), sentences(seed + 9, 7, 0.5), strict=True)], 1e-4)
+        require_eager(net, model, pairs[seed:], 1e-4)
     assert {type(known) for known in kept_forwards(net)} == {KeptCall}
 
 

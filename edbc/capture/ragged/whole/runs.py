@@ -324,9 +324,20 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         like = leaves.rows[0]
         refs = filled(leaves.rec, value.ref, len(like.refs), triple(like.refs))
         return Apply(only, "only", (Hole(leaves.add(Ragged(leaves.rec, refs, value.slot))),), {})
+    if type(item) is Size:
+        return _length(item, leaves)
     if item is None or item is Ellipsis or isinstance(item, int | float | str | torch.dtype | slice):
         return item
     raise Unfit
+
+
+def _length(size: Size, leaves: Leaves) -> Apply:
+    """A symbol as an expression: how long leaves are that have to be so long in other calls too."""
+    found = leaves.of_length(size.value)
+    if type(found) is not Apply:
+        return leaves.length_of(leaves.rec, size)
+    leaves.rec.equal_sizes.append((size.like, triple(leaves.rows[found.args[0].index].refs)))
+    return found
 
 
 def _constant(tensor: torch.Tensor, leaves: Leaves) -> Any:
