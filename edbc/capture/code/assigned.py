@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -76,7 +76,8 @@ def _reached_in(modules: Sequence[ModuleType]) -> list[_Unit] | None:
     units = [unit for module in modules for text in _texts_of(module) for unit in _units(text)]
     if not all(map(_has_text, modules)):
         return None
-    return _reached(units, frozenset().union(*map(_of_libraries, modules)))
+    own = {module.__name__ for module in modules}
+    return _reached(units, frozenset[str]().union(*(_of_libraries(module, own) for module in modules)))
 
 
 def _has_text(module: ModuleType) -> bool:
@@ -102,10 +103,11 @@ def is_prompt(module: Any) -> bool:
     return getattr(module, "__name__", None) == "__main__" and getattr(module, "__file__", None) is None
 
 
-def _of_libraries(module: ModuleType) -> frozenset[str]:
-    """Names of methods in a file's classes that their base classes elsewhere have, which call them."""
+def _of_libraries(module: ModuleType, files: Collection[str]) -> frozenset[str]:
+    """Names of methods in a file's classes that their base classes have, which call them: those in none of the
+    files, all of whose code is read."""
     own = [item for item in vars(module).values() if isinstance(item, type) and item.__module__ == module.__name__]
-    bases = {base for kind in own for base in kind.__mro__ if base.__module__ != module.__name__}
+    bases = {base for kind in own for base in kind.__mro__ if base.__module__ not in files}
     names = frozenset(name for kind in own for name in vars(kind))
     return frozenset(name for base in bases for name in vars(base)) & names
 
@@ -167,7 +169,8 @@ def _divide(node: ast.AST, functions: list[Any], rest: list[ast.AST]) -> None:
 def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = ()) -> _Unit:
     inside = {id(x) for inner in ast.walk(node) if inner is not node and isinstance(inner, _FUNCTIONS)
               for x in ast.walk(inner)}  # fmt: skip
-    called = {id(x.func) for x in ast.walk(node) if isinstance(x, ast.Call) and id(x) not in inside}
+    calls = [x for x in ast.walk(node) if isinstance(x, ast.Call) and id(x) not in inside]
+    called = {id(x.func) for x in calls} | {id(arg) for x in calls if _called(x.func) == "hasattr" for arg in x.args}
     local = {inner.arg for inner in ast.walk(node) if isinstance(inner, ast.arg)}
     mentions = [(_named(inner), id(inner)) for inner in ast.walk(node)
                 if not (isinstance(inner, ast.Name) and inner.id in local)]  # fmt: skip
@@ -205,7 +208,7 @@ def _assignments(node: ast.AST) -> Iterator[str]:
             yield from _assigned_by(child)
         if isinstance(child, ast.Attribute) and child.attr in _OF_DICTS and _is_dict_of(child.value):
             child = child.value  # which is read
-        elif _is_dict_of(child):
+        elif _is_dict_of(child) and not _only_reads(node):
             yield ANY
         yield from _assignments(child)
 
@@ -239,6 +242,12 @@ def _changed(node: ast.AST) -> ast.AST | None:
         return node.target
     is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING
     return node.func.value if is_call else None  # type: ignore[attr-defined]
+
+
+def _only_reads(node: ast.AST) -> bool:
+    """Whether what stands in a node is compared, or copied."""
+    is_copy = isinstance(node, ast.Call) and _called(node.func) in ("dict", "copy", "deepcopy", "len", "repr")
+    return is_copy or isinstance(node, ast.Compare)
 
 
 def _is_dict_of(node: ast.AST) -> bool:

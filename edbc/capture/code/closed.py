@@ -673,7 +673,8 @@ class _Reading:
             if isinstance(found, (torch.Tensor, *_PLAIN)):  # attributes of what stays
                 return
             if isinstance(found, nn.Module):
-                self._unassigned(node, name)
+                if name not in found._parameters and name not in found._buffers:  # assigning to those is refused
+                    self._unassigned(node, name)
                 found, is_known = self._of_module(node, found, name)
                 if is_known:
                     return

@@ -40,7 +40,7 @@ from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
-from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged, changed_rows
 from edbc.capture.ragged.whole.runs import Pairs
 from edbc.capture.record.calls import recorded_call
@@ -838,7 +838,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
 
     def call(self: Any, indices: Any) -> Any:
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
-        if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index):
+        if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index | Mask):
             return embedded(recorder, table, indices)
         if type(indices) is torch.Tensor and indices.ndim == 2 and 1 in indices.shape and not recorder.in_cell:
             at = indices.shape.index(1)

@@ -26,7 +26,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
-from edbc.capture.ragged.symbols import Cut, Index, Line, Size, Spread
+from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -294,6 +294,8 @@ _PASS_ON = rules.CASTS | rules.DROPOUTS
 
 
 def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
+    if rec.symbolic and args and isinstance(args[0], Index) and rules.name_of(func) in rules.FILLS:
+        args = Mask(rec, args[0]._shape(), (0, 0, 0), args[0].dtype), *args[1:]  # told by its sizes
     if rec.symbolic and has_mask(args, kwargs):
         name = name or rules.name_of(func)
         result = call_of_masks(rec, func, name, args, kwargs)

@@ -430,6 +430,10 @@ class Line(_Matrix):
             self.rec.equal_sizes.append((own.like, self.index._own_size().like))
         return self
 
+    def expand_as(self, other: Any) -> Line:
+        """The same, as long as another."""
+        return self.expand(*other.shape)
+
     reshape = view
     unsqueeze = t = unbind = _none
 
@@ -474,6 +478,18 @@ class Mask(Lazy):
     def make(self) -> Value:
         """No value of the graph."""
         raise CannotKeep
+
+    def rows_of(self, table: Shared) -> Any:
+        """A row of a parameter, whose number all elements of one dimension are."""
+        sizes = [size for size in self.dims if type(size) is Size]
+        number = self.number if self.dtype is torch.int64 and len(sizes) == 1 else None
+        others = [size for size in self.dims if type(size) is not Size]
+        if number is None or not 0 <= number < table.shape[0] or others != [1] * len(others):
+            raise CannotKeep
+        rows = self.rec.row_repeated(table, number, sizes[0])
+        for place, size in enumerate(self.dims):
+            rows = rows if type(size) is Size else rows.unsqueeze(place)
+        return rows
 
     def tensor_of(self, lengths: Mapping[Triple, int]) -> torch.Tensor:
         """The tensor where symbols are so long. Raises CannotKeep for other symbols."""

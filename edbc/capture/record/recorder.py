@@ -39,6 +39,7 @@ from edbc.capture.ragged.rows import Pool, adopted, rows_described
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
+from edbc.capture.ragged.value import filled as repeated
 from edbc.capture.ragged.whole.runs import cut
 from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
@@ -52,6 +53,7 @@ from edbc.capture.record.functionalise import (
     is_alone,
 )
 from edbc.capture.record.keys import is_constant, quick_key
+from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.numbers import lift_floats, lift_number
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.signature import call_type, function_type
@@ -1006,6 +1008,14 @@ class Recorder:
             raise CannotKeep
         self.lookups[found.refs.start] = table, numbers
         return found
+
+    def row_repeated(self, table: Shared, number: int, size: Size) -> Ragged:
+        """One row of a parameter, as often as a symbol says. Raises CannotKeep where it is looked up in a way of its
+        own."""
+        if look_up_of(table.ref) is not None or not self.flows:
+            raise CannotKeep
+        row: Any = self.whole(table)[number]
+        return Ragged(self, repeated(self, row.ref, size.value, size.like), row.slot)
 
     def rows_of_numbers(self, numbers: Numbers) -> Ragged:
         """Integers of the instance's as rows of `()`. Raises CannotKeep where there are none."""

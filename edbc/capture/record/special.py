@@ -10,7 +10,7 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
-from edbc.capture.ragged.symbols import Index
+from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
@@ -245,14 +245,14 @@ def _common_dtype(data: Any) -> torch.dtype:
     return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
 
 
-def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index) -> Any:
+def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask) -> Any:
     """Rows of a table: copies of them, nobody else's. Raises IndexError for a negative number, which counts from the
     end when a tensor is indexed, and is no row of an embedding."""
     if type(indices) is torch.Tensor and indices.numel() and (least := int(indices.min())) < 0:
         raise IndexError(f"index {least} is out of bounds for {table.ref!r} with {len(table.tensor)} rows")
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
-    if isinstance(indices, Index):
+    if isinstance(indices, Index | Mask):
         rows = indices.rows_of(table)
     else:
         rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)

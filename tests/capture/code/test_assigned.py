@@ -81,10 +81,33 @@ def assigned(folder: Path, monkeypatch: pytest.MonkeyPatch, *, making: str = "pa
     return assigned_in([module])
 
 
-@pytest.mark.parametrize("making", ["pass", "self.move(1)", "self.config = Model.default()", "getattr(nn, 'GRU')"])
+@pytest.mark.parametrize("making", ["pass", "self.move(1)", "self.config = Model.default()", "getattr(nn, 'GRU')",
+                                    "hasattr(self, 'move')"])  # fmt: skip
 def test_what_only_makes_the_model_is_not_reached(making: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `__init__` assigns and calls, what nobody calls, and what a script does."""
     assert assigned(tmp_path, monkeypatch, making=making) == frozenset()
+
+
+@pytest.mark.parametrize("line", ["self.__dict__ == other.__dict__", "repr(self.__dict__)", "{**self.__dict__}.a"])
+def test_attributes_that_are_only_looked_at_are_not_assigned(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what Python calls of its own; what may change them assigns any."""
+    found = assigned(tmp_path, monkeypatch, method=f"def __eq__(self, other): return {line}")
+    assert found == (frozenset() if "**" not in line else {ANY})
+
+
+def test_bases_in_files_that_are_read_call_what_they_mention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class of another file has a method of the same name that nobody calls."""
+    (tmp_path / "base_of.py").write_text("from torch import nn\nclass Base(nn.Module):\n    def prune(self): pass\n")
+    text = (
+        "from base_of import Base\nclass Net(Base):\n    def prune(self): self.mode = 1\n    def forward(self): pass\n"
+    )
+    (tmp_path / "net_of.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    files = [importlib.import_module(name) for name in ("base_of", "net_of")]
+    assert assigned_in(files) == frozenset()
+    assert assigned_in(files[1:]) == {"mode"}
 
 
 @pytest.mark.parametrize("lines", [

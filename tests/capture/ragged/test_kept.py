@@ -245,6 +245,18 @@ class Positions(Closed):
         return h.mean(0), {"scores": self.out(h.amax(0))}["scores"]
 
 
+class Padded(Closed):
+    """A batch of one: places as long as the words, one kind for all, and a mask that leaves all in."""
+
+    def forward(self, ids):
+        words = torch.tensor(ids).unsqueeze(0)
+        places = torch.arange(words.size(1), dtype=torch.long).unsqueeze(0).expand_as(words)
+        h = self.words(words) + self.kinds(places) + self.kinds(torch.zeros_like(words)) * 2
+        mask = torch.ones_like(words).unsqueeze(1).to(dtype=h.dtype)
+        scores = h @ h.transpose(1, 2) + (1.0 - mask) * -10000.0
+        return scores.softmax(-1) @ h, self.out(h), torch.full_like(words, 3, dtype=torch.float).sum()
+
+
 def named(rng: Random) -> Any:
     """A named tuple."""
     return Graph(*graph(rng))
@@ -308,7 +320,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-    (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three),
+    (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
 ]  # fmt: skip
 
 
@@ -331,7 +343,7 @@ def flat(nest: Any) -> Any:
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-                                           (Places, sentence), (Shifts, of_three)])  # fmt: skip
+                                           (Places, sentence), (Shifts, of_three), (Padded, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
