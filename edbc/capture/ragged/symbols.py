@@ -434,8 +434,12 @@ class Line(_Matrix):
         """The same, as long as another."""
         return self.expand(*other.shape)
 
+    def unsqueeze(self, dim: int) -> Any:
+        """Integers with one more dimension."""
+        return self.integers().unsqueeze(dim)
+
     reshape = view
-    unsqueeze = t = unbind = _none
+    t = unbind = _none
 
 
 class Mask(Lazy):

@@ -112,7 +112,8 @@ class Counted(nn.Module):
     def forward(self, pair: Any) -> Any:
         first, second = pair
         there = (first > PAD).unsqueeze(-1)
-        return self.out(self.embedded(first).masked_fill(~there, 0.0).mean(1) + self.embedded(second).sum(1))
+        seen = self.embedded(first).masked_fill(~there, 0.0) * first.unsqueeze(-1)
+        return self.out(seen.mean(1) + self.embedded(second).sum(1))
 
 
 def test_a_cell_that_is_given_integers_is_none_in_code_that_is_kept() -> None:
