@@ -87,7 +87,7 @@ _DECORATORS = frozenset(("property", "staticmethod"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
     torch.LongTensor, torch.sparse.FloatTensor, torch.Size,  # type: ignore[attr-defined]
-    collections.OrderedDict, collections.defaultdict, collections.deque,
+    collections.OrderedDict, collections.defaultdict, collections.deque, torch.finfo, torch.iinfo, torch.device,
 )  # fmt: skip
 """Of torch, and of those that hold what they are given, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)

@@ -220,6 +220,9 @@ class Net(nn.Module):
     def asks_for_a_type(self, x: Tensor) -> Tensor:
         return self.private(x) if type(x) == torch.Tensor else x * 2  # noqa: E721
 
+    def asks_for_a_limit(self, x: Tensor) -> Tensor:
+        return x.to(torch.device("cpu")).clamp(max=torch.finfo(x.dtype).max / torch.iinfo(torch.int8).max)
+
     def private(self, x: Tensor) -> Tensor:
         return self.__scaled(x, torch.Size((1, SIZE)))
 
@@ -365,7 +368,7 @@ CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_funct
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
           "of_scripted_functions", "ends_the_program",
           "of_the_first_parameter", "of_numbers_by_numpy", "makes_functions",
-          "asks_for_a_type", "private"]  # fmt: skip
+          "asks_for_a_type", "asks_for_a_limit", "private"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
