@@ -51,6 +51,16 @@ class Convolution(OfGraphs):
         return self.out((near @ h) / near.sum(1, keepdim=True))
 
 
+class BatchesOfOne(OfGraphs):
+    """Graphs as code for padded batches has them, and weights of edges of two heads."""
+
+    def forward(self, of: Any) -> Any:
+        x, near = of
+        h = near.bmm(self.up(x).relu())
+        weights = (self.a(h) + self.b(h).transpose(1, 2)).masked_fill(near == 0, -1e9).softmax(-1)
+        return self.out(weights @ h).mean(1)
+
+
 class Attention(OfGraphs):
     def forward(self, of: Any) -> Any:
         x, near = of
@@ -99,8 +109,14 @@ def bipartite(rng: Random) -> tuple[torch.Tensor, ...]:
     return features(rng, n), features(rng, m), matrix(rng, n, m)
 
 
+def alone(of: Any) -> Any:
+    """In a batch of one."""
+    return tuple([x[None] for x in of])
+
+
 MODELS: list[tuple[type[nn.Module], Callable[[Random], Any]]] = [
     (Convolution, graph),
+    (BatchesOfOne, lambda rng: alone(graph(rng))),
     (Attention, graph),
     (MatrixFirst, lambda rng: graph(rng)[::-1]),
     (OfBools, bools),
@@ -125,18 +141,19 @@ def test_matrices_of_instances_are_eagers(kind: type[nn.Module], instance: Calla
             torch.testing.assert_close(ours, model(of), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", [Convolution, Attention])
+@pytest.mark.parametrize("kind", [Convolution, Attention, BatchesOfOne])
 def test_known_graphs_are_recorded_at_once(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     """No Python of forward runs for graphs of sizes that nobody has seen, and there is no further type."""
     torch.manual_seed(0)
     model, rng = kind().eval(), Random(2)
-    net = bound(model, [graph(rng) for _ in range(16)], rows=True)
+    shown: Callable[[Any], Any] = alone if kind is BatchesOfOne else tuple
+    net = bound(model, [shown(graph(rng)) for _ in range(16)], rows=True)
     with torch.no_grad():
         for _ in range(3):
-            net([graph(rng) for _ in range(16)])
+            net([shown(graph(rng)) for _ in range(16)])
         types, at_once, taken = len(net.table.types), Forwards.at_once, []
         monkeypatch.setattr(Forwards, "at_once", lambda self: taken.append(found := at_once(self)) or found)
-        batch = [(features(rng, n), matrix(rng, n, n)) for n in (4, 13, 31, 40, 12)]
+        batch = [shown((features(rng, n), matrix(rng, n, n))) for n in (4, 13, 31, 40, 12)]
         found = net(batch)
     assert [of is not None for of in taken] == [True]
     assert len(net.table.types) == types

@@ -619,8 +619,11 @@ class _Shown(Shown):
     def of_tensor(self, item: torch.Tensor) -> Any:
         grid = self.grids.get(id(item))
         if grid is not None:
-            sizes = [self.like(size, of) for size, of in zip(item.shape, grid.of, strict=True)]
-            return pairs_of(self.rec, next(self.rows), sizes, item.dtype)
+            sizes = [self.like(size, of) for size, of in zip(item.shape[-2:], grid.of, strict=True)]
+            found: Any = pairs_of(self.rec, next(self.rows), sizes, item.dtype)
+            for _ in item.shape[:-2]:
+                found = found.unsqueeze(0)
+            return found
         return symbolic_tensor(self.rec, item, self.rows, self.indices)
 
     def like(self, size: int, of: int) -> Ragged | Size:

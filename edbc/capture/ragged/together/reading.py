@@ -16,6 +16,7 @@ Definitions.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -39,7 +40,8 @@ _NESTS, _INTEGERS = {tuple, list}, {int}
 
 
 class Grid(NamedTuple):
-    """A leaf that is a matrix of an instance's, and the numbers of the leaves with rows or indices that are as long."""
+    """A leaf that is a matrix of an instance's, maybe in a batch of one, and the numbers of the leaves with rows or
+    indices that are as long."""
 
     tensor: torch.Tensor
     of: tuple[int, int]
@@ -115,7 +117,7 @@ class _Reader:
         for place, leaf in self.grids:
             items = self.leaves[leaf]
             shapes = [tuple(item.shape) for item in items]
-            numbers = self.sizes_that_are(n for n, _ in shapes), self.sizes_that_are(m for _, m in shapes)
+            numbers = self.sizes_that_are(of[-2] for of in shapes), self.sizes_that_are(of[-1] for of in shapes)
             parts[place] = numbers if min(numbers) >= 0 else _one(shapes)
             if min(numbers) >= 0:
                 self.leaves[leaf] = [Grid(item, numbers) for item in items]
@@ -212,18 +214,19 @@ class _Reader:
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
             return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else None
-        is_square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in earlier
+        is_matrix = len(shape) > 1 and math.prod(shape[:-2]) == 1
+        is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
-            return (Grid, dtype, False, None), ()
-        if dtype is torch.bool and len(shape) == 2 and self.rec.place_of_rows(shape, dtype) < 0:
-            return (Grid, dtype, False, None), ()
+            return (Grid, dtype, len(shape), None), ()
+        if dtype is torch.bool and is_matrix and self.rec.place_of_rows(shape, dtype) < 0:
+            return (Grid, dtype, len(shape), None), ()
         if not dtype.is_floating_point:
             return None
         at = self.rec.place_of_rows(shape, dtype)
         if at >= 0:
             return (Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]), (shape[at],)
-        if len(shape) == 2 and not item.requires_grad:
-            return (Grid, dtype, False, None), ()
+        if is_matrix and not item.requires_grad:
+            return (Grid, dtype, len(shape), None), ()
         return (torch.Tensor, dtype, item.requires_grad, shape), ()
 
 
