@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from helpers import bound
 from rowparity import VOCAB, graph, of_model
 from torch import nn
 
@@ -159,3 +160,14 @@ def test_nests_are_filled_by_code_as_item_by_item() -> None:
         deep = [deep]
     for nest in (Named(Result(0), 1), [Result(0), 3], {1: Result(0)}, deep):
         assert filler_of(nest) is None
+
+
+def test_a_mini_batch_of_nothing_returns_nothing() -> None:
+    """Before any forward is kept, and after."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    net = bound(model, [torch.randn(n, 3) for n in (2, 3, 5)], rows=True)
+    with torch.no_grad():
+        assert net([]) == []
+        net([torch.randn(4, 3)] * 2)
+        assert net([]) == []
+    assert net([]) == []

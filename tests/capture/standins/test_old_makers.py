@@ -92,8 +92,10 @@ def test_what_memory_holds_by_chance_is_in_no_graph() -> None:
     net = bound(model, rows)
 
     assert net.capture(rows[1]) == net.capture(rows[1])
-    assert all(before == [[0.0, 0.0, 0.0]] for _, before in net(rows))
-    require_parity(model, rows)
+    results = net(rows)
+    assert all(before == [[0.0, 0.0, 0.0]] for _, before in results)
+    for (ours, _), x in zip(results, rows, strict=True):  # what eager's memory held by chance is no number of anybody's
+        torch.testing.assert_close(ours, model(x)[0])
 
 
 class Sparse(nn.Module):

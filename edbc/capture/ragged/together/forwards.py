@@ -214,7 +214,7 @@ class Forwards:
         forward that is known, fits it, and gets single values or rows from it. O(what they bring)."""
         rec = self.rec
         rec.next_instance(0)
-        if not (can_keep(rec) and rec.ragged and self.pays):
+        if not (self.instances and can_keep(rec) and rec.ragged and self.pays):
             return None
         taken: list[_Taken] = []
         with suppress(OverflowError, CannotKeep):
