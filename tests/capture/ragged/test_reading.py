@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from helpers import bound
-from rowparity import VOCAB, graph, of_model
+from rowparity import VOCAB, graph, kept_forwards, of_model
 from torch import nn
 
 from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_of
@@ -162,12 +162,21 @@ def test_nests_are_filled_by_code_as_item_by_item() -> None:
         assert filler_of(nest) is None
 
 
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(3, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.up(x)).sum(0)
+
+
 def test_a_mini_batch_of_nothing_returns_nothing() -> None:
     """Before any forward is kept, and after."""
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
-    net = bound(model, [torch.randn(n, 3) for n in (2, 3, 5)], rows=True)
+    net = bound(Layer(), [torch.randn(n, 3) for n in (2, 3, 5)], rows=True)
     with torch.no_grad():
-        assert net([]) == []
+        assert net([]) == net.run([])[0] == []
         net([torch.randn(4, 3)] * 2)
-        assert net([]) == []
+        assert kept_forwards(net)
+        assert net([]) == net.run([])[0] == []
     assert net([]) == []
