@@ -212,8 +212,10 @@ def test_what_is_no_batch_is_refused() -> None:
             reader(*given)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_errors_in_workers_come_with_their_item() -> None:
-    """An exception of forward keeps its class; a worker that dies is told of by the loader, and nothing hangs."""
+    """An exception of forward keeps its class; a worker that dies is told of by the loader, and nothing hangs. Torch
+    may be told of its death again while the loader goes, which nobody can catch."""
     net = bound(seeded(Base, chain), words(8))
     with pytest.raises(TypeError, match=r"instance 1|string"):
         list(loader([[1], [2, "x"]], net, num_workers=1))

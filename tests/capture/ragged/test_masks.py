@@ -59,7 +59,7 @@ def test_padding_is_seen_wherever_it_comes(compiled_on: float) -> None:
     torch.manual_seed(0)
     model = Masked().eval()
     net = edbc.compile(model, sentences(1, 24, compiled_on), force=True)
-    for seed, pads in enumerate((0.0, 0.5, 1.0, 0.0, 0.5)):
+    for seed, pads in enumerate((0.0, 1.0, 0.5)):
         batch = sentences(10 + seed, 12, pads)
         ours, theirs = net(batch), [model(ids) for ids in batch]
         found = []

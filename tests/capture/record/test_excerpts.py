@@ -108,7 +108,7 @@ def model_of(source: str, takes: tuple[str, ...]) -> Takes:
 def test_whatever_takes_rows_equals_eager(name: str) -> None:
     """Values and gradients of every way of taking rows, of matrices of 1 to 40 rows from wherever they come."""
     for number, source in enumerate(SOURCES[:4]):
-        sizes = [1, 2, 3, 8, 9, 40, *Random(number).sample(range(1, 41), 3)]
+        sizes = [1, 2, 9, 40, *Random(number).sample(range(1, 41), 1)]
         require_parity(model_of(source, (name,)), instances_of(sizes, number), (4, 9))
         model = model_of(source, (name,)).double()
         given = instances_of(sizes, number, torch.float64)
