@@ -441,7 +441,7 @@ def note_sizes(rec: Recorder, instances: Sequence[Any]) -> None:
 
 def _key(key: Any, tried: int) -> Any:
     """The key of what is kept for instances that so many others do not fit."""
-    return (key, BESIDE, tried) if tried else key
+    return (key, tried) if tried else key
 
 
 def _at(columns: Sequence[Sequence[Any]], place: int) -> tuple[Any, ...]:

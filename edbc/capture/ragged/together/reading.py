@@ -214,7 +214,7 @@ class _Reader:
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
             return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else None
-        is_matrix = len(shape) > 1 and math.prod(shape[:-2]) == 1
+        is_matrix = len(shape) == 2 or (len(shape) > 2 and math.prod(shape[:-2]) == 1)
         is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
             return (Grid, dtype, len(shape), None), ()
