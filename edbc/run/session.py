@@ -32,9 +32,8 @@ from edbc.base.garbage import NoGarbageCollection
 from edbc.base.graph import Graph, NodeType
 from edbc.base.kept import Kept
 from edbc.capture.alike.alike import Alike
-from edbc.capture.captured.apart import Apart, Kinds
 from edbc.capture.captured.instance import Captured
-from edbc.capture.captured.joining import Part, capture_each, joined, joined_apart, own_part, own_parts, part_of
+from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Home, Lexicon, home_of, training_of, triangular
 from edbc.capture.code.shadow import ModelView, recording_shadow
@@ -250,7 +249,6 @@ class Net:
         self._unsteady: set[str] = set()
         """Buffers that recordings relied on, and that have changed."""
         self.lexicon = self._new_lexicon(training_of(model))
-        self._apart = Apart(self.lexicon)
         self._lock = threading.RLock()
         self.passes = Passes(
             [
@@ -418,19 +416,7 @@ class Net:
         if self.passes.verifies:
             return self.run(instances)[0]
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
-            apart = None if self.backend.issues else self._apart  # a device's launches are fewer together
-            found = self._mini_batch(instances, 0, Segments(self), apart)
-        if not isinstance(found, Kinds):
-            return self._results_of(found, {})
-        shared: Shared = {}
-        results: list[Any] = [None] * len(instances)
-        for places, of_kind in zip(found.places, found.captures, strict=True):
-            for at, result in zip(places, self._results_of(of_kind, shared), strict=True):
-                results[at] = result
-        return results
-
-    def _results_of(self, capture: Capture, shared: Shared) -> list[Any]:
-        """What instances that run together return."""
+            capture = self.mini_batch(instances, 0, Segments(self))
         with MemoryErrors(f"running {capture.graph.num_nodes:,} nodes"):
             to_run = self._of_equal(capture)
             known = self._known.get(id(to_run.graph))
@@ -438,7 +424,7 @@ class Net:
             if known is None:
                 batch = self._after_sharing(batch)
             self._luck.tell(to_run.has_shared, batch.at_once is not None)
-            return run_whole(self.backend, batch, self.kernel, self.view, shared)
+            return run_whole(self.backend, batch, self.kernel, self.view, {})
 
     def _of_equal(self, capture: Capture) -> Capture:
         """With equal nodes as one, where they are looked for."""
@@ -501,13 +487,6 @@ class Net:
         """The graph of a mini-batch: of instances that `forward` takes and captured ones, or of VertexInstances; where
         instances read values, of what comes after `run_segment` has executed what is read. Messages count them from
         `first`."""
-        found = self._mini_batch(instances, first, run_segment, None)
-        assert not isinstance(found, Kinds)
-        return found
-
-    def _mini_batch(self, instances: Sequence[Any], first: int, run_segment: RunSegment | None,
-                    apart: Apart | None) -> Capture | Kinds:  # fmt: skip
-        """The same, or the graphs of its kinds."""
         self._follow_code()
         if type(instances) is CapturedBatch:
             self.view.require_unchanged()
@@ -522,7 +501,7 @@ class Net:
         if self.cache is None and Captured not in kinds:
             if self.alike is not None and self.alike.pays:
                 self.view.require_unchanged()
-                found = self.alike.take(instances, apart)
+                found = self.alike.capture(instances)
                 if found is not None:
                     return found
             segments: Any = run_segment or Segments(self)
@@ -534,7 +513,7 @@ class Net:
             return captured
         self.view.require_unchanged()
         if kinds == {Captured}:
-            return joined_apart(self.lexicon, own_parts(self.lexicon, instances, first), apart)
+            return joined(self.lexicon, own_parts(self.lexicon, instances, first))
         return joined(self.lexicon, [self._part(item, number) for number, item in enumerate(instances, first)])
 
     def unplanned_reads(self, reads: Reads) -> dict[str, int]:
@@ -598,7 +577,6 @@ class Net:
                 if self.view.unsteady != self._unsteady:
                     self._unsteady = set(self.view.unsteady)
                     self.lexicon = self._new_lexicon(self.lexicon.home.training)
-                    self._apart = Apart(self.lexicon)
 
     def _new_lexicon(self, training: str) -> Lexicon:
         home: Callable[[], Home] = partial(home_of, self, training)

@@ -39,7 +39,6 @@ from torch import nn
 from edbc.base.kept import Kept
 from edbc.capture.alike.reading import FLOATS, Column, memory_of, names, read, tensor_of_array
 from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Written, filled_each, needed, written
-from edbc.capture.captured.apart import Apart, Kinds
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
 from edbc.capture.captured.nesttext import text_of
@@ -188,12 +187,6 @@ class Alike:
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""
-        found = self.take(instances, None)
-        assert not isinstance(found, Kinds)
-        return found
-
-    def take(self, instances: Sequence[Any], apart: Apart | None) -> Capture | Kinds | None:
-        """The same, or each of its kinds."""
         tells_masks = self._tells_masks
         column = read(instances, self._view.fields_of, not tells_masks)
         self.looked += len(instances)
@@ -210,14 +203,14 @@ class Alike:
             self._learn(_each(column), instances)
             if self._tells_masks and not tells_masks:
                 self.looked, self._looked_size = self.looked - len(instances), self._looked_size - size
-                return self.take(instances, apart)
+                return self.capture(instances)
             keys = self._keys(column)
             of_new = zip(moulds, keys, leaves, numbers, strict=True)
             new = {key: 1 + len(own) + len(of) for mould, key, own, of in of_new if mould is NotImplemented}
             moulds = [*map(self._moulds.get, keys)]
         if None in moulds:
             return None
-        found = self._capture(moulds, leaves, numbers, apart)
+        found = self._capture(moulds, leaves, numbers)
         self.found += len(instances) - len(new)
         self._found_size += size - sum(new.values())
         return found
@@ -244,13 +237,8 @@ class Alike:
         known = self._patterns.get(pattern)
         return () if known is None else known.asked
 
-    def _capture(self, moulds: Sequence[Mould], leaves: Sequence[Any], numbers: Sequence[Any],
-                 apart: Apart | None = None) -> Capture | Kinds | None:  # fmt: skip
+    def _capture(self, moulds: Sequence[Mould], leaves: Sequence[Any], numbers: Sequence[Any]) -> Capture | None:
         structures = (*[mould.structure for mould in moulds],)
-        places = None if apart is None else apart.places(structures)
-        if places is not None:
-            captures: list[Any] = [self._capture(*_of(at, moulds, leaves, numbers)) for at in places]
-            return None if None in captures else Kinds(places, captures)
         try:
             constants = self._constants(moulds, leaves, numbers)
         except (IndexError, OverflowError, ValueError, RuntimeError):  # which the code is to raise where it has it too
@@ -416,11 +404,6 @@ class Alike:
         of_leaves = values is None and all(type(items) is tuple for _, items in constants)
         looks = Looks.of(at, [place for place, _ in named], [rows for _, rows in named])
         return Mould(structure, part.words, self._lexicon.nest(text), constants, values, looks, of_leaves)
-
-
-def _of(places: Sequence[int], moulds: Any, leaves: Any, numbers: Any) -> tuple[list[Any], list[Any], list[Any]]:
-    """Those of some instances."""
-    return [moulds[i] for i in places], [leaves[i] for i in places], [numbers[i] for i in places]
 
 
 def _each(column: Column) -> list[Read]:

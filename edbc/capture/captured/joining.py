@@ -23,7 +23,6 @@ from torch import nn
 
 from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.captured import checkloops, joinloops
-from edbc.capture.captured.apart import Apart, Kinds
 from edbc.capture.captured.block import capture_of
 from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
 from edbc.capture.captured.joinloops import Parts
@@ -268,14 +267,6 @@ def join(lexicon: Lexicon, words: Words, count: int, constants: dict[int, Any]) 
     return Joined(block, Parts(*parts), slot, constants)
 
 
-def joined_apart(lexicon: Lexicon, parts: Sequence[Part], apart: Apart | None) -> Capture | Kinds:
-    """The Capture of a mini-batch, or of each of its kinds."""
-    places = None if apart is None else apart.places([part.structure for part in parts])
-    if places is None:
-        return joined(lexicon, parts)
-    return Kinds(places, [joined(lexicon, [parts[place] for place in at]) for at in places])
-
-
 def joined(lexicon: Lexicon, parts: Sequence[Part]) -> Capture:
     """The Capture of a mini-batch. O(words) natively, and some Python per instance."""
     key = tuple([part.structure for part in parts])
@@ -430,12 +421,7 @@ def number_of_structure(lexicon: Lexicon, words: bytes, nest_text: str) -> int |
     """The number of a small instance's structure; None of another."""
     if int.from_bytes(words[4:8], "little") > LARGEST:
         return None
-    number = lexicon.structure(structure_of(words), nest_text)
-    if number not in lexicon.types_of:
-        types, sources, _ = sections(np.frombuffer(words, WORD))
-        looks_up = _LOOKS_UP[lexicon.facts().kind_of_source[sources]].any() or lexicon.nest(nest_text).assigned
-        lexicon.types_of.add(number, None if looks_up else frozenset(types.tolist()))
-    return number
+    return lexicon.structure(structure_of(words), nest_text)
 
 
 def own_parts(lexicon: Lexicon, instances: Sequence[Captured], first: int) -> list[Part]:

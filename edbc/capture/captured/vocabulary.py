@@ -210,9 +210,6 @@ class Lexicon:
         self._nests: Kept[str, Nest] = Kept(_MOST_NESTS)
         self._structures: Kept[tuple[bytes, str], int] = Kept(_MOST_NESTS)
         self._next_structure = count()
-        self.types_of: Kept[int, frozenset[int] | None] = Kept(_MOST_NESTS)
-        """The types of a structure's nodes, by its number; None where it looks up, draws, or leaves something on the
-        model."""
         self.joined: Kept[Any, Capture] = Kept(_MOST_JOINED)
         """Small mini-batches that look nothing up, without their constants, by the structures of their instances."""
         self._facts: Facts | None = None

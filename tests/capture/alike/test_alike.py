@@ -1298,52 +1298,7 @@ def test_large_trees_that_do_not_come_again_end_the_search() -> None:
     assert 2 * net.alike.found > net.alike.looked - FEW
 
 
-# --- kinds that run apart ------------------------------------------------------------------------------------------
-
-
-class Normed(nn.Module):
-    """A type for each size."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.up = nn.Linear(SIZE, SIZE)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(self.up(rows), rows.shape).sum(0)
-
-
-@pytest.mark.parametrize("way", ["as they are", "captured"])
-@torch.no_grad()
-def test_kinds_without_a_type_in_common_run_apart(way: str) -> None:
-    """With the bits of running together, in the order of the instances; and each of them is known the second time."""
-    program = load_all()["Normalised"]
-    net = bound(program.build(SIZE), program.instances(0, 12))
-    take: Any = net.capture_each if way == "captured" else list
-    known = net.lexicon.joined
-    for seed in (0, 1, 2, 3, 2, 3):
-        instances = program.instances(seed, 12)
-        found, together = net(take(instances)), net.run(take(instances))[0]
-        assert all(map(torch.equal, found, together))
-        for one, instance in zip(found, instances, strict=True):
-            torch.testing.assert_close(one, net.model(instance))
-    apart = [key for key in known if len(key) < 12]
-    assert len(apart) > 4
-    assert all(len({*key}) == 1 for key in apart)
-    net(take(program.instances(3, 12)))
-    assert len([key for key in known if len(key) < 12]) == len(apart)
-
-
-@torch.no_grad()
-def test_parts_that_never_come_again_run_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When so many were new, no new one is tried."""
-    monkeypatch.setattr("edbc.capture.captured.apart.TRIES", 6)
-    net = of_net(seeded(Normed), lambda rng: vector(rng, rng.randint(1, 40), SIZE))
-    sizes = iter(range(1, 40))
-    for _ in range(5):
-        instances = [vector(Random(0), next(sizes), SIZE) for _ in range(4)]
-        found = net(instances)
-        assert all(map(torch.equal, found, net.run(instances)[0]))
-    assert len([key for key in net.lexicon.joined if len(key) == 1]) <= 8
+# --- large instances ---------------------------------------------------------------------------------------------
 
 
 class Chain(nn.Module):
