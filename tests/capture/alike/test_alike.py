@@ -15,7 +15,6 @@ from every_kind import gradients
 from helpers import bound, recorded, seeded
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordinary.registry import load_all
 from torch import nn
 
 from edbc.capture.alike import alike
