@@ -3,7 +3,7 @@
 All are chosen on the training mini-batch by what recording and running it *costs* (`edbc.capture.code.automatic`,
 definition (4)), a function of the model and the mini-batch without a clock: the plan holds what was chosen.
 
-(1) Cells are chosen with rows and without (`choose`).
+(1) Cells are chosen with rows and without (`choose`), first where all candidates cost less.
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
     (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
@@ -20,8 +20,8 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,6 +64,8 @@ from edbc.tools.compile.natives import Natives
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 KEPT = 4
+FAR = 1.5
+"""Where one of rows and types per size costs so much more than the other, little of it is tried."""
 AHEAD = 1_000
 """Mini-batches that a plan is compiled for: they share what types to come cost."""
 
@@ -152,9 +154,17 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
     ragged = ragged_classes(sample)
     if not ragged:
         return Decided(_automatic(sample, given.automatic, ()), ())
-    whole, rows = (_chosen(sample, given.automatic, classes) for classes in ((), ragged))
-    saved = _saved_by_likeness(sample, whole.automatic)
-    return Decided(rows.automatic, ragged) if rows.cost < whole.cost - saved else Decided(whole.automatic, ())
+    ways = [(classes, cache(partial(trial, sample, classes))) for classes in ((), ragged)]
+    if given.automatic is None:
+        every = frozenset(c.name for c in _candidates(sample, None))
+        ways.sort(key=lambda way: way[1](every).cost)
+    chosen: dict[tuple[str, ...], _Chosen] = {}
+    for classes, attempt in ways:
+        enough = FAR * min((way.cost for way in chosen.values()), default=math.inf)
+        chosen[classes] = _chosen(sample, given.automatic, attempt, enough)
+    whole, rows = chosen[()], chosen[ragged]
+    is_by_rows = rows.cost < whole.cost and rows.cost < whole.cost - _saved_by_likeness(sample, whole.automatic)
+    return Decided(rows.automatic, ragged) if is_by_rows else Decided(whole.automatic, ())
 
 
 def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
@@ -184,12 +194,16 @@ class _Chosen(NamedTuple):
     cost: float
 
 
-def _chosen(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ...]) -> _Chosen:
+def _chosen(
+    sample: Sample,
+    names: Collection[str] | None,
+    attempt: Callable[[frozenset[str]], Trial],
+    enough: float = math.inf,
+) -> _Chosen:
     """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
-    attempt = partial(trial, sample, ragged)
     found = _candidates(sample, names)
     if names is None and found:
-        found, best = choose(found, attempt)
+        found, best = choose(found, attempt, enough)
     else:
         best = attempt(frozenset(c.name for c in found))
     return _Chosen({c.name: c.location for c in found}, best.cost)
@@ -199,7 +213,7 @@ def _automatic(sample: Sample, names: Collection[str] | None, ragged: tuple[str,
     """The automatic cells by name, with the lines where their code begins: those that are worth it on the instances, or
     those of the names that may be."""
     if names is None:
-        return _chosen(sample, names, ragged).automatic
+        return _chosen(sample, names, partial(trial, sample, ragged)).automatic
     return {c.name: c.location for c in _candidates(sample, names)}
 
 
