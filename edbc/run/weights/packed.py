@@ -11,8 +11,10 @@ comparison costs 0.4 microseconds per parameter and mini-batch.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +30,9 @@ from edbc.run.weights.touched import Seen
 
 if TYPE_CHECKING:
     from edbc.cells.kernels.microkernel import Shape
+
+
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +91,9 @@ class PackedWeights:
         self._homes = [_home(view.model, name) for name in self._names]
         self._whole = [None if ref.views else self._names.index(ref.name) for ref in self._packed_refs]
         """Which of the tensors each packed ref is, where it is one as it stands."""
+        self._key = _number_of((self._packed_refs, tuple(program.weights), self.dtype, shape))
+        self._keys = [(ref, _number_of((ref, self.dtype))) for ref in self._refs]
+        """What tells weights that other programs have too: hashing what these consist of takes longer than packing."""
         self._packing: _Packing | None = None
 
     @property
@@ -96,25 +104,29 @@ class PackedWeights:
     def pack_with(self, made: dict[Any, Any]) -> Pack:
         """The same, with what other programs have `made` of equal weights meanwhile: types that differ in a size alone
         read the same."""
-        tensors = [home[name] for home, name in self._homes]
         packing = self._packing
         before = None if packing is None else packing.seen
-        seen = Seen.now(tensors, self._names, self.device, before)
+        seen = made.get(self._names)
+        if seen is None:
+            seen = made[self._names] = Seen.now(self._tensors(), self._names, self.device, before)
         if packing is None or seen is not before:
-            packing = self._packing = _Packing(seen, self._pack_of(tensors, made))
+            packing = self._packing = _Packing(seen, self._pack_of(made))
         packing.pack.follow()
         return packing.pack
 
-    def _pack_of(self, tensors: Sequence[torch.Tensor], made: dict[Any, Any]) -> Pack:
-        key = self._packed_refs, tuple(self.program.weights), self.dtype, self.shape
-        if key not in made:
-            made[key] = self._packed_of(tensors), {}
-        packed, transposed = made[key]
+    def _tensors(self) -> list[torch.Tensor]:
+        return [home[name] for home, name in self._homes]
+
+    def _pack_of(self, made: dict[Any, Any]) -> Pack:
+        if self._key not in made:
+            made[self._key] = self._packed_of(self._tensors()), {}
+        packed, transposed = made[self._key]
         vectors = {}
-        for ref in self._refs:
-            if (ref, self.dtype) not in made:
-                made[ref, self.dtype] = self._tensor(ref).reshape(-1).clone()
-            vectors[ref] = made[ref, self.dtype]
+        for ref, key in self._keys:
+            vector = made.get(key)
+            if vector is None:
+                vector = made[key] = self._tensor(ref).reshape(-1).clone()
+            vectors[ref] = vector
         matrices, biases = tuple(m for m, _ in packed), tuple(b for _, b in packed)
         return Pack(matrices, biases, vectors, origin(self.device), transposed)
 
@@ -174,6 +186,12 @@ class PacksOfAll:
             for pack in known[1]:
                 pack.follow()
         return known[1]
+
+
+@lru_cache(maxsize=4096)
+def _number_of(key: Any) -> int:
+    """A number for equal keys."""
+    return next(_NUMBERS)
 
 
 def _panels(shape: Shape, matrix: torch.Tensor,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,8 @@ class TypeTables:
     multiply: Products
     parts: Mapping[int, tuple[Part, ...]]
     """What the gradients of each type's packed weights are."""
+    leaders: Mapping[int, int]
+    """Of each type the first whose packed weights are the same: their gradients add up in the same memory."""
 
 
 def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]], placement: Placement,
@@ -107,5 +110,13 @@ def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[st
     )  # fmt: skip
     scratch = max((one.scratch(products, BLOCK) for one in rendered.values()), default=0)
     parts = {kind: parts_of(adjoint) for kind, adjoint in adjoints.items()}
+    first: dict[Any, int] = {}
+    leaders = {kind: first.setdefault((parts[kind], *_sizes(adjoint)), kind) for kind, adjoint in adjoints.items()}
     of_reductions = {kind: op for kind, (op, _) in reductions.items()}
-    return TypeTables(adjoints, of_reductions, first_product, arrays, steps, scratch, products, parts)
+    return TypeTables(adjoints, of_reductions, first_product, arrays, steps, scratch, products, parts, leaders)
+
+
+def _sizes(adjoint: Adjoint) -> tuple[Any, ...]:
+    """Of the gradients of its packed weights."""
+    weights = tuple((product.columns, product.rows) for product in adjoint.weights)
+    return adjoint.program.dtype, weights, sum(vector.size for vector in adjoint.vectors)

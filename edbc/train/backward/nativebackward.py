@@ -226,13 +226,20 @@ class NativeReversal(Reversal):
     # --- weights ---------------------------------------------------------------------------------------------------
 
     def _weight_memory(self) -> tuple[Weights, dict[int, list[torch.Tensor | None]]]:
-        """Memory for their gradients where a part of them is sought; see `Part.source`."""
+        """Memory for their gradients where a part of them is sought (`Part.source`), by the first of types with the
+        same weights."""
         num_types, num_products = len(self.segment.graph.types), len(self.tables.arrays.products)
         vectors = np.zeros(num_types, np.int64)
         gradient, bias = np.zeros((2, num_products), np.int64)
         found: dict[int, list[torch.Tensor | None]] = {}
         for kind, first in self.tables.first_product.items():
-            adjoint = self.tables.adjoints[kind]
+            adjoint, leader = self.tables.adjoints[kind], self.tables.leaders[kind]
+            if leader != kind:
+                theirs, count = self.tables.first_product[leader], len(adjoint.weights)
+                vectors[kind] = vectors[leader]
+                for addresses in (gradient, bias):
+                    addresses[first : first + count] = addresses[theirs : theirs + count]
+                continue
             dtype = torch_dtype(adjoint.program.dtype)
             sought = {part.source for part in self.tables.parts[kind] if self._is_sought(part)}
             tensors: list[torch.Tensor | None] = [None]
@@ -332,7 +339,7 @@ class NativeReversal(Reversal):
 
     def run(self, results: Any) -> None:
         super().run(results)
-        for kind in self.tables.adjoints:
+        for kind in self._weight_gradients:
             self._unpack(kind)
         for ref, (index, rows) in self._sparse.items():
             table = self.parameters[ref]

@@ -15,6 +15,7 @@ from helpers import bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import edbc
 from edbc.base.operations import OPERATIONS as TABLE
@@ -306,3 +307,32 @@ def test_short_values_among_others(dtype: torch.dtype, recompute: int | None) ->
     parity.require()
 
     assert any(net.trainer.adjoint(kind) is not None for kind in range(net.table.num_known))
+
+
+class OfSizes(nn.Module):
+    """A type for each number of rows, all with the same weights, and a vector that a map reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.scale = nn.Linear(4, 3), nn.Parameter(torch.randn(3))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return F.layer_norm(self.up(rows) * self.scale, rows.shape[:1] + (3,)).square()
+
+
+def test_types_with_the_same_weights_add_up_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each parameter, however many sizes there are."""
+    made: list[native.NativeReversal] = []
+    original = native.NativeReversal.run
+    monkeypatch.setattr(native.NativeReversal, "run", lambda of, results: (made.append(of), original(of, results))[1])
+    torch.manual_seed(0)
+    model = OfSizes().double()
+    instances = [torch.randn(n, 4, dtype=torch.double) for n in (2, 3, 5, 3, 4)]
+    net = bound(model, instances, rows=False)
+    found = gradients(model, random_loss(net(instances)))
+    require_equal(found, gradients(model, random_loss([model(rows) for rows in instances])))
+    (reversal,) = made
+    parts = reversal.tables.parts
+    assert sum(map(bool, parts.values())) >= 4
+    added = [(part.ref, part.of_rows) for kind in reversal._weight_gradients for part in parts[kind]]
+    assert len(added) == len({*added}) > 1
