@@ -12,6 +12,7 @@ Definitions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +33,7 @@ class Dependence:
     parameters: tuple[frozenset[SharedRef], ...]
     """Of each output."""
 
-    @property
+    @cached_property
     def refs(self) -> tuple[SharedRef, ...]:
         """Parameters that some output depends on, in a fixed order."""
         return tuple(sorted(frozenset().union(*self.parameters), key=repr))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,35 +71,45 @@ class StepTable:
     ptr: Longs
     steps: Longs
     pieces: Longs
-    weights: tuple[tuple[int, int, int], ...]
-    """Step, type and number of each weight."""
-    parameters: tuple[tuple[int, int, V], ...]
-    """Piece, type and value of each parameter."""
+    weights: tuple[tuple[int, int], ...]
+    """Type and number of each weight."""
+    of_steps: Longs
+    """A step, and which of the weights it takes, (., 2)."""
+    parameters: tuple[tuple[int, V], ...]
+    """Type and value of each parameter."""
+    of_pieces: Longs
+    """A piece, and which of the parameters it is, (., 2)."""
 
     def filled(self, weight: Callable[[int, int], tuple[int, int]],
                parameter: Callable[[int, V], int]) -> tuple[Longs, Longs]:  # fmt: skip
         """Steps and pieces with addresses, by type: of a weight and its bias (0: none), and of a parameter."""
         steps, pieces = self.steps.copy(), self.pieces.copy()
-        for row, kind, number in self.weights:
-            steps[row, _WEIGHT], steps[row, _BIAS] = weight(kind, number)
-        for row, kind, value in self.parameters:
-            pieces[row, 0] = parameter(kind, value)
+        found = np.array([weight(*of) for of in self.weights], np.int64).reshape(-1, 2)
+        steps[self.of_steps[:, 0], _WEIGHT : _BIAS + 1] = found[self.of_steps[:, 1]]
+        pieces[self.of_pieces[:, 0], 0] = np.array([parameter(*of) for of in self.parameters], np.int64)[
+            self.of_pieces[:, 1]
+        ]
         return steps, pieces
 
 
-def table_of(rendered: Mapping[int, Rendered], num_types: int, products: Products) -> StepTable:
-    """The table of types given by number; what is not compiled yet is compiled as one module."""
-    return _Writer(rendered, products).table(num_types)
+def table_of(rendered: Mapping[int, Rendered], num_types: int, products: Products,
+             leaders: Mapping[int, int] | None = None) -> StepTable:  # fmt: skip
+    """The table of types given by number; what is not compiled yet is compiled as one module. `leaders` are the first
+    of types whose weights are the same, which are asked for once."""
+    return _Writer(rendered, products, leaders or {}).table(num_types)
 
 
 class _Writer:
-    def __init__(self, rendered: Mapping[int, Rendered], products: Products):
-        self.rendered, self.products = rendered, products
+    def __init__(self, rendered: Mapping[int, Rendered], products: Products, leaders: Mapping[int, int]):
+        self.rendered, self.products, self.leaders = rendered, products, leaders
         self.addresses = addresses_of(dict(named for one in rendered.values() for named in one.texts.values()))
         self.steps: list[list[int]] = []
         self.pieces: list[list[int]] = []
-        self.weights: list[tuple[int, int, int]] = []
-        self.parameters: list[tuple[int, int, V]] = []
+        self.weights: dict[tuple[int, int], tuple[int, int, int]] = {}
+        """By leader and number the place among them, type and number."""
+        self.parameters: dict[tuple[int, Any], tuple[int, int, V]] = {}
+        self.of_steps: list[tuple[int, int]] = []
+        self.of_pieces: list[tuple[int, int]] = []
 
     def table(self, num_types: int) -> StepTable:
         ptr = np.zeros(num_types + 1, np.int64)
@@ -110,21 +121,28 @@ class _Writer:
                 row = self._multiply(kind, one, step) if isinstance(step, Multiply) else self._pass(kind, one, step)
                 self.steps.append([*row, begin, len(self.pieces)])
             ptr[kind + 1] = len(self.steps)
-        return StepTable(ptr, matrix(self.steps, STEP_FIELDS), matrix(self.pieces, PIECE_FIELDS), tuple(self.weights),
-                         tuple(self.parameters))  # fmt: skip
+        weights = tuple((kind, number) for _, kind, number in self.weights.values())
+        parameters = tuple((kind, value) for _, kind, value in self.parameters.values())
+        steps, pieces = (np.array(of, np.int64).reshape(-1, 2) for of in (self.of_steps, self.of_pieces))
+        return StepTable(ptr, matrix(self.steps, STEP_FIELDS), matrix(self.pieces, PIECE_FIELDS), weights, steps,
+                         parameters, pieces)  # fmt: skip
 
     def _multiply(self, kind: int, one: Rendered, step: Multiply) -> list[int]:
         def in_bytes(place: Place) -> Place:
             return place[0], place[1] * one.width
 
-        self.weights.append((len(self.steps), kind, step.weight))
+        asked = kind, step.weight
+        known = self.weights.setdefault((self.leaders.get(kind, kind), step.weight), (len(self.weights), *asked))
+        self.of_steps.append((len(self.steps), known[0]))
         self.pieces += [[*in_bytes((piece.slot, piece.offset)), piece.size] for piece in step.pieces]
         addend = (-1, 0) if step.addend is None else in_bytes(step.addend)
         return [self.products.address(one.width), *in_bytes(step.target), *one.sizes[step.weight], 0, 0, *addend]
 
     def _pass(self, kind: int, one: Rendered, step: Pass) -> list[int]:
         for parameter in constants_of(step):
-            self.parameters.append((len(self.pieces), kind, parameter))
+            key = self.leaders.get(kind, kind), parameter.arg
+            known = self.parameters.setdefault(key, (len(self.parameters), kind, parameter))
+            self.of_pieces.append((len(self.pieces), known[0]))
             self.pieces.append([])
         return [self.addresses[one.texts[step][0]], *[0] * (StepField.BEGIN - 1)]
 

@@ -133,8 +133,10 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
             code[kind], stride[kind] = PROGRAM, one.stride
             num_operands[kind], num_outputs[kind] = one.steps.num_operands, one.steps.num_outputs
             work[kind] = sum(rows * columns for rows, columns in one.sizes), len(one.sizes)
-    table = table_of(rendered, num_types, products)
     weighted = {kind: kernel.weights for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
+    first: dict[int, int] = {}
+    leaders = {kind: first.setdefault(of.number, kind) for kind, of in weighted.items()}
+    table = table_of(rendered, num_types, products, leaders)
     weights = PacksOfAll([*weighted.values()])
     packs = dict(zip(weighted, found := weights.packs, strict=True))
     tables = Tables(code, num_operands, num_outputs, table.ptr, *_filled(table, packs), stride, number)

@@ -94,6 +94,8 @@ class PackedWeights:
         self._key = _number_of((self._packed_refs, tuple(program.weights), self.dtype, shape))
         self._keys = [(ref, _number_of((ref, self.dtype))) for ref in self._refs]
         """What tells weights that other programs have too: hashing what these consist of takes longer than packing."""
+        self.number = _number_of((self._key, *self._keys))
+        """That of programs whose packs are the same."""
         self._packing: _Packing | None = None
 
     @property
@@ -110,7 +112,10 @@ class PackedWeights:
         if seen is None:
             seen = made[self._names] = Seen.now(self._tensors(), self._names, self.device, before)
         if packing is None or seen is not before:
-            packing = self._packing = _Packing(seen, self._pack_of(made))
+            pack = made.get(self.number)
+            if pack is None:
+                pack = made[self.number] = self._pack_of(made)
+            packing = self._packing = _Packing(seen, pack)
         packing.pack.follow()
         return packing.pack
 

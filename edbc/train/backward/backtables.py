@@ -102,21 +102,21 @@ def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[st
             of_inputs += ([i.place[0], i.place[1] * width, i.size * width, i.column * width] for i in adjoint.inputs)
         ptr[:, kind + 1] = len(of_products), len(of_inputs)
     rendered = {kind: adjoint.rendered for kind, adjoint in adjoints.items()}
-    steps = table_of(rendered, num_types, products)
+    parts = {kind: parts_of(adjoint) for kind, adjoint in adjoints.items()}
+    first: dict[Any, int] = {}
+    leaders = {kind: first.setdefault((parts[kind], *_weights(adjoint)), kind) for kind, adjoint in adjoints.items()}
+    steps = table_of(rendered, num_types, products, leaders)
     arrays = Adjoints(
         code, num_operands, num_outputs, placement.operand_class, placement.output_class, saved, kept, stride,
         steps.ptr, steps.steps, steps.pieces, ptr[0], matrix(of_products, 4), ptr[1], matrix(of_inputs, 4),
         input_stride,
     )  # fmt: skip
     scratch = max((one.scratch(products, BLOCK) for one in rendered.values()), default=0)
-    parts = {kind: parts_of(adjoint) for kind, adjoint in adjoints.items()}
-    first: dict[Any, int] = {}
-    leaders = {kind: first.setdefault((parts[kind], *_sizes(adjoint)), kind) for kind, adjoint in adjoints.items()}
     of_reductions = {kind: op for kind, (op, _) in reductions.items()}
     return TypeTables(adjoints, of_reductions, first_product, arrays, steps, scratch, products, parts, leaders)
 
 
-def _sizes(adjoint: Adjoint) -> tuple[Any, ...]:
-    """Of the gradients of its packed weights."""
-    weights = tuple((product.columns, product.rows) for product in adjoint.weights)
-    return adjoint.program.dtype, weights, sum(vector.size for vector in adjoint.vectors)
+def _weights(adjoint: Adjoint) -> tuple[Any, ...]:
+    """What it packs, and the sizes of the gradients of that."""
+    sizes = tuple((product.weight, product.columns, product.rows) for product in adjoint.weights)
+    return adjoint.program.dtype, tuple(adjoint.program.weights), sizes, sum(vector.size for vector in adjoint.vectors)
