@@ -74,13 +74,13 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _element_wise(tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Sequence[int]:
-    return torch.broadcast_shapes(*[x.shape for x in tensors])
+    return functools.reduce(torch._C._infer_size, [x.shape for x in tensors])
 
 
 def _addmm(tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> Sequence[int]:
     bias, a, b = (x.shape for x in tensors)
-    shape = a[0], b[1]
-    if a[1] != b[0] or torch.broadcast_shapes(bias, shape) != shape:
+    shape = torch.Size((a[0], b[1]))
+    if a[1] != b[0] or torch._C._infer_size(bias, shape) != shape:
         raise RuntimeError
     return shape
 

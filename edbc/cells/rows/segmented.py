@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.base.kept import Kept
+from edbc.capture.ragged.whole.function import functions_of
 from edbc.capture.record.table import Operation
 from edbc.capture.semantics.shapes import of_rows
 from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
@@ -29,6 +31,8 @@ from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
 Longs = NDArray[np.int64]
 MOST_BYTES = 1 << 28
 """Of a node inside."""
+_LOOPS: Kept[Any, dict[Any, Loops | None]] = Kept(1_000)
+"""Of all models: compiling one asks for a function in every recording that is tried, and binding it asks again."""
 _DTYPES = {torch.float32: "f32", torch.float64: "f64"}
 """Of loops, all of one."""
 
@@ -40,7 +44,8 @@ class RunKernel:
         function: Any = operation.call
         self.function, self.segmented = function, segmented
         self.slots = operation.slots[: len(function.places) + function.has_marks]
-        self._loops: dict[Any, Loops | None] = {}
+        seen = tuple([(slot.base, slot.views) for slot in self.slots])
+        self._loops = _LOOPS.of((function.text, functions_of(function.root), seen, torch.get_default_dtype()), dict)
 
     @property
     def is_native(self) -> bool:

@@ -14,6 +14,7 @@ from rowparity import VOCAB, of_model, require_eager, sentence
 from torch import nn
 
 from edbc.base.graph import Graph, NodeType, ValueClass
+from edbc.base.kept import Kept
 from edbc.capture.semantics.shapes import of_rows
 from edbc.cells.rows import segmented
 from edbc.errors import GraphError
@@ -114,6 +115,21 @@ def test_views_of_rows_are_taken_once_for_a_batch(monkeypatch: pytest.MonkeyPatc
     with torch.no_grad():
         net(instances)
     assert 0 < len(calls) < len(instances)
+
+
+def test_a_function_is_loops_once_for_all_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one has compiled another one finds, forward and backward."""
+    rng = Random(0)
+    instances = [sentence(rng) for _ in range(5)]
+    monkeypatch.setattr(segmented, "_LOOPS", Kept(10))
+    made: list[Any] = []
+    for name in ("forward_loops", "gradient_loops"):
+        make = getattr(segmented, name)
+        monkeypatch.setattr(segmented, name, lambda *args, name=name, make=make: made.append(name) or make(*args))
+    for _ in range(2):
+        model = CumulativeHeads()
+        require_eager(bound(model, instances, rows=True), model, instances)
+        assert made == ["forward_loops", "gradient_loops"]
 
 
 def test_what_the_loss_does_not_use_of_a_run_has_no_part_in_gradients() -> None:

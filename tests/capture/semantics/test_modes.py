@@ -71,6 +71,7 @@ def test_nobody_imports_torchs_compiler() -> None:
     code = "import sys, edbc; from edbc.run.session import Net; net = edbc.load('plans/tree_lstm.yaml').bind()\n"
     code += "import torch; from edbc.capture.semantics.modes import run\n"
     code += "x = torch.empty(2, 2, device='meta'); run(torch.ops.aten.add.Tensor, (x, x), {})\n"
-    code += "print('torch._dynamo' in sys.modules)"
+    code += "run(torch.ops.aten.addmm.default, (x[0], x, x), {})\n"
+    code += "print('torch._dynamo' in sys.modules, 'sympy' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    assert found.stdout.strip() == "False False"
