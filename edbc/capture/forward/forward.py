@@ -93,7 +93,12 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                         break
                     except MustKeepBooks:
                         recorder.keep_books()
-                        forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
+                        if recorder.keeps_books:
+                            forward = _with_books(recorder, shadow.forward)
+                        elif type(forward) is Forwards:
+                            forward.function = type(shadow).forward
+                        else:
+                            forward = shadow.forward
                     except NotRagged:
                         drop_ragged(recorder)
                         recorder.books = Changes(recorder) if recorder.keeps_books else None

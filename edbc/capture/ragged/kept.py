@@ -482,7 +482,7 @@ def may_keep(given: Given) -> bool:
 def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: bool, given: Given,
                      function: Callable[[Any], Any], args: tuple[Any, Any]) -> Any:  # fmt: skip
     """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is. It
-    is kept for all sizes, or `by_sizes`."""
+    is kept for all sizes, or `by_sizes`. Raises MustKeepBooks where lines that move hide what changes in place."""
     shown, written = args
     begin, runs = rec.place(), rec.num_runs
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
@@ -506,8 +506,12 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         return result
     except TooFew:
         result = None
-    except (CannotKeep, MustKeepBooks, Exception):  # the code's own are raised again below
-        result, rec.functions[(key, sizes) if by_sizes else key] = None, NOT_KEPT
+    except (CannotKeep, MustKeepBooks, Exception) as error:  # the code's own are raised again below
+        result = None
+        if type(error) is MustKeepBooks and rec.before_books is not None:  # code runs as it is written from now on
+            rec.forget_since(*begin)
+            raise
+        rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
     finally:
         rec.keeping = rec.symbolic = False
         rec.reading = reading

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from rowparity import HIDDEN, VOCAB, of_model, sentence
+from helpers import bound
+from rowparity import HIDDEN, VOCAB, kept_forwards, of_model, require_eager, sentence
 from torch import nn
+
+from edbc.capture.ragged.kept import KeptCall
 
 
 class Changing(nn.Module):
@@ -301,3 +305,33 @@ class Positions(Net):
         h = self.words(torch.tensor(ids).unsqueeze(0))
         h = h + self.positions[:, : h.size(1)].clone().detach()
         return self.out(self.up(h).tanh()).sum(1)
+
+
+class OfPoints(nn.Module):
+    """Layers that change in place, of rows and of their sum, which is no row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.each = nn.Sequential(nn.Linear(3, HIDDEN), nn.ELU(inplace=True), nn.Linear(HIDDEN, HIDDEN))
+        self.of_all = nn.Sequential(nn.Linear(HIDDEN, HIDDEN), nn.ELU(inplace=True), nn.Linear(HIDDEN, 2))
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        x = points
+        x = self.each(x)
+        x = x.sum(dim=1)
+        x = self.of_all(x)
+        return 2.0 * x
+
+
+def test_what_changes_in_place_behind_rows_is_kept_as_it_is_written() -> None:
+    """Lines that run as one hide who shows memory: code runs as it is written then, and is kept all the same."""
+
+    def points(rng: Random) -> torch.Tensor:
+        return torch.tensor([rng.gauss(0, 1) for _ in range(3 * rng.randint(2, 9))]).view(1, -1, 3)
+
+    model, instances = OfPoints(), [points(Random(seed)) for seed in range(8)]
+    net = bound(model, instances[:4], cells="auto", rows=True)
+    assert any(":" in name for name in net.view.automatic)
+    for _ in range(2):
+        require_eager(net, model, instances)
+    assert {type(known) for known in kept_forwards(net)} == {KeptCall}

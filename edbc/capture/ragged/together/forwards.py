@@ -314,15 +314,15 @@ class Forwards:
                 try:
                     result = first_whole_call(rec, key, sizes, alone is not None, given, forward, args)
                 finally:
-                    rec.tells_apart = True
+                    rec.tells_apart, left = True, self._taken_off()
+                    for (path, name), value in before.items():
+                        self.shadow.get_submodule(path).__dict__[name] = value
                 by_sizes = alone is not None or rec.functions.get(key) is BY_SIZES
-                key, left = (key, sizes) if by_sizes else key, self._taken_off()
+                key = (key, sizes) if by_sizes else key
                 known = rec.functions.get(key)
                 if type(known) is KeptCall and left:
                     with_left(rec, key, known, begin, given, by_sizes, _returned(left))
                     known = rec.functions[key]
-                for (path, name), value in before.items():
-                    self.shadow.get_submodule(path).__dict__[name] = value
                 flat = known.flat(rec, given) if type(known) is KeptCall else None
                 if not isinstance(known, KeptCall) or flat is None:
                     self._leave()
