@@ -15,6 +15,7 @@ Definitions.
     (c) global names, and variables of functions around it, of torch, of `math`, of built-in functions that only
         compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
         (`deque`, `nn.Sigmoid`, torch's distributions), which may be made;
+    (d) defaults of its arguments that nobody can change;
     and when it assigns to local variables only. `getattr` and `hasattr` with a name that is written read that
     attribute, which may be absent; `super().forward(x)` calls what it finds, `super(Base, self)` too;
     `next(self.parameters())` is a parameter. What is not known to be so (`try`,
@@ -69,7 +70,7 @@ from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
     "abs all any bool dict divmod enumerate float int isinstance len list map max min range reversed round slice "
-    "sorted str sum tuple zip".split()
+    "sorted str sum tuple zip Ellipsis".split()
 )
 """Built-in functions that only compute."""
 _OF_MODULES = frozenset("children named_children modules named_modules parameters named_parameters".split())
@@ -300,7 +301,7 @@ class Closed:
             if has_call or (num_hooks(part) and not (self.for_instances and self._require_hooks(part))):
                 what = f"a {type(part).__name__} has hooks, or a __call__ of its own"
                 raise _Open(Obstacle(_file_of(type(part)), what))
-            if "forward" in methods_of(part):
+            if "forward" in methods_of(part) and not type(part).__module__.startswith("einops.layers."):
                 self.require_method(part, "forward")
 
     def _require_hooks(self, module: nn.Module) -> bool:
@@ -468,13 +469,12 @@ class _Reading:
 
     def check(self) -> None:
         """Raise _Open for the first obstacle."""
-        arguments = self.definition.args
         self.around = enclosing_of(self.function)
         if not all(_stays(found) for name, found in self.around.items() if name != _CLASS):
             self.refuse(self.definition, f"{self.definition.name} reads variables of a function around it")
-        for default in (*arguments.defaults, *filter(None, arguments.kw_defaults)):
-            if not isinstance(default, ast.Constant):
-                self.refuse(default, "a default that is made when the function is defined")
+        for default in (*(self.function.__defaults__ or ()), *(self.function.__kwdefaults__ or {}).values()):
+            if not _is_fixed(default):
+                self.refuse(self.definition, f"an argument's default is a {type(default).__name__}, which may change")
         for statement in self.definition.body:
             self.visit(statement)
 
@@ -795,6 +795,11 @@ def _are_plain(values: Sequence[Any]) -> bool:
 def _stays(found: Any) -> bool:
     """Whether a variable is what definition (1) lets a name be."""
     return isinstance(found, (nn.Module, *_PLAIN)) or only_computes(found) or _is_users_function(as_python(found))
+
+
+def _is_fixed(found: Any) -> bool:
+    """Whether it is what nobody can change: a plain value, a function of torch's, a tuple of them."""
+    return isinstance(found, _PLAIN) or only_computes(found) or (type(found) is tuple and all(map(_is_fixed, found)))
 
 
 def _is_of_plain(found: Any) -> bool:

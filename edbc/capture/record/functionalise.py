@@ -736,6 +736,8 @@ def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
         return
     if len(indices) == 1 and indices[0].dtype is torch.bool and indices[0].shape == target.shape:
         new = _scalar(rec, target, value)
+        if not new.shape.numel():
+            return  # what a mask shows that shows nothing
         if new.shape.numel() > 1:  # one for each place that the mask shows, in their order
             rec.change(target, rec.function(torch.masked_scatter, (target, indices[0], new), {}))
         else:

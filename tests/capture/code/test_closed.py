@@ -7,6 +7,7 @@ import math
 import sys
 import warnings
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -357,6 +358,18 @@ class Net(nn.Module):
         exit()
         return x
 
+    def has_defaults(
+        self,
+        x: Tensor,
+        dim: int = -1,
+        sizes: tuple[int, ...] = (SIZE, 1),
+        activation: Callable[..., Tensor] = torch.relu,
+    ) -> Tensor:
+        return activation(x).reshape(sizes)[..., Ellipsis].sum(dim)
+
+    def has_a_list_as_default(self, x: Tensor, sizes: list[int] = [SIZE, 1]) -> Tensor:  # noqa: B006
+        return x.reshape(sizes)
+
     @torch.no_grad()
     def decorated(self, x: Tensor) -> Tensor:
         return x
@@ -368,7 +381,7 @@ CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_funct
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
           "of_scripted_functions", "ends_the_program",
           "of_the_first_parameter", "of_numbers_by_numpy", "makes_functions",
-          "asks_for_a_type", "asks_for_a_limit", "private"]  # fmt: skip
+          "asks_for_a_type", "asks_for_a_limit", "private", "has_defaults"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
@@ -401,6 +414,7 @@ OPEN = {
     "makes_what_draws": "makes objects of a class",
     "draws_by_numpy": "objects may change unseen",
     "uses_super": "super().forward is not known to compute",
+    "has_a_list_as_default": "an argument's default is a list, which may change",
 }
 
 
@@ -427,6 +441,14 @@ def test_calls_of_modules_that_do_more_than_forward_make_a_method_open(name: str
 
     assert obstacle is not None
     assert "has hooks, or a __call__ of its own" in obstacle.reason
+
+
+def test_layers_of_einops_are_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their code looks up: the pattern that they are made with is written."""
+    model = nn.Sequential(Counts())
+    assert not Closed(model).module_only_computes(model)
+    monkeypatch.setattr(Counts, "__module__", "einops.layers.torch")
+    assert Closed(model).module_only_computes(model)
 
 
 ASSIGNS = """

@@ -264,13 +264,14 @@ def made_in_forward(net: Reading, words: list[int]) -> Any:
 
 
 def of_masks(net: Reading, words: list[int]) -> Any:
-    """A value for each place that a mask shows, as many as there are columns too."""
+    """A value for each place that a mask shows, as many as there are columns too, and none."""
     h = net.encode(words)
     rows = torch.stack([h, h * 2, h * 3])
     places = rows == rows.max(1, keepdim=True)[0]
     rows[places] = rows[places] * 5 + torch.arange(3)
     least = h == h.min()
     h[least] = h[least] - 1
+    h[h > h.max() + 1] *= 2.0  # none
     square = rows[:, :3] * 2
     square[square == square.max(0)[0]] = rows[0, :3]
     return h, rows, square
