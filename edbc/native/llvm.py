@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
 
 from edbc.native.machinecode import pointer
 
 Index = str | int
 """A value's name, or a number that is known."""
 Carried = Sequence[tuple[str, str]]
-Turn = Callable[[Index, Sequence[str]], Sequence[str]]
+Turn = Callable[[Index, Sequence[str]], Sequence[str] | None]
+Inside = Callable[[list[Index], Sequence[str]], Sequence[str] | None]
 
 
 class Body:
@@ -109,15 +111,15 @@ class Body:
 
     def counted(self, count: Index, step: int, carried: Carried, turn: Turn) -> Sequence[str]:
         """A loop for 0, step, ... below `count`, at least one turn: `turn` takes the index and what the turn before
-        left, (type, initial value) at first, and gives what it leaves. Returns what the last one left."""
+        left, (type, initial value) at first, and gives what it leaves, if anything. Returns what the last one left."""
         if isinstance(count, int) and count <= step:
-            return turn(0, [initial for _, initial in carried])
+            return turn(0, [initial for _, initial in carried]) or ()
         before, head, behind = self.block, self.label(), self.label()
         self.add(f"br label %{head}")
         self.begin(head)
         at = len(self.lines)
         names = [f"%{head}.{i}" for i in range(len(carried))]
-        left = turn(f"%{head}.i", names)
+        left = turn(f"%{head}.i", names) or ()
         following = self.sum(f"%{head}.i", step)
         phis = [f"%{head}.i = phi i64 [ 0, %{before} ], [ {following}, %{self.block} ]"]
         for name, (kind, initial), value in zip(names, carried, left, strict=True):
@@ -134,7 +136,50 @@ class Body:
                            lambda: self.counted(count, step, carried, turn),
                            lambda: [initial for _, initial in carried])  # fmt: skip
 
+    def nested(
+        self, counts: Sequence[Index], carried: Carried, turn: Inside, index: Sequence[Index] = ()
+    ) -> Sequence[str]:
+        """A loop within a loop for each count, as `counted`; `turn` takes the indices of all."""
+        if not counts:
+            return turn([*index], [initial for _, initial in carried]) or ()
+        kinds = [kind for kind, _ in carried]
+        return self.counted(counts[0], 1, carried, lambda i, so_far: self.nested(
+            counts[1:], [*zip(kinds, so_far, strict=True)], turn, [*index, i]))  # fmt: skip
+
+    def in_parts(self, count: int, size: int, inside: Callable[[int, Index], None]) -> None:
+        """`inside` for each part of so many, and for what is left: how many it has, and its first one's number."""
+
+        def turn(begin: int, has: int, i: Index, _: Sequence[str]) -> None:
+            inside(has, self.shifted(i, begin))
+
+        whole = count // size * size
+        for begin, end, has in ((0, whole, size), (whole, count, count - whole)):
+            if begin < end:
+                self.counted(end - begin, has, [], partial(turn, begin, has))
+
+    def over_rows(self, first: str, size: Index, inside: Callable[[], None]) -> None:
+        """The rest of a function: for `%n` rows of so many bytes, from an address on, what is done with `%row`."""
+        self.add("br label %head")
+        self.begin("head")
+        self.add("%r = phi i64 [ 0, %entry ], [ %r_next, %behind ]",
+                 f"%row = phi i64 [ {first}, %entry ], [ %row_next, %behind ]",
+                 "%more = icmp slt i64 %r, %n", "br i1 %more, label %body, label %done")  # fmt: skip
+        self.begin("body")
+        inside()
+        self.add("br label %behind")
+        self.begin("behind")
+        self.add("%r_next = add i64 %r, 1", f"%row_next = add i64 %row, {size}", "br label %head")
+        self.begin("done")
+        self.add("ret void")
+
 
 def function(head: str, body: Body) -> str:
     """A whole function."""
     return "\n".join([f"define {head} {{", *body.lines, "}"])
+
+
+def named(kind: str, arguments: str, body: Body, declared: Iterable[str]) -> tuple[str, str]:
+    """A function's name, made of its text, and its text with what it declares; equal names mean equal texts."""
+    text = "\n".join([*sorted(declared), function(f"void @{kind}({arguments})", body)])
+    name = f"edbc_{kind}_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    return name, text.replace(f"@{kind}(", f"@{name}(", 1)

@@ -15,21 +15,17 @@ An order of additions depends on sizes alone, so a node has the same bits in any
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from typing import Any
 
-from edbc.base.operations import FORMULAS
 from edbc.cells.arrays.program import Made, Nest, Program, Step, accesses_of
 from edbc.cells.arrays.sizes import Poly, const
 from edbc.cells.arrays.tape import Access, Fold, Number, Product, Scan
-from edbc.cells.kernels.formulas import Vectors
-from edbc.native.llvm import Body, Index, function
+from edbc.cells.kernels.formulas import OfVectors, Vectors
+from edbc.native.llvm import Index, named
 
 _ROWS = 4
-_COMBINE = {"total": "x + y", "largest": FORMULAS["maximum"].text, "smallest": FORMULAS["minimum"].text}
-_NEUTRAL = {"total": 0.0, "largest": float("-inf"), "smallest": float("inf")}
 _ONE, _ZERO = const(1), const(0)
 Addresses = dict[Access, str]
 
@@ -37,27 +33,22 @@ Addresses = dict[Access, str]
 def text_of(program: Program, width: int, lanes: int) -> tuple[str, str]:
     """The name of a program's function for elements of `width` bytes in vectors of `lanes`, and its text; equal names
     mean equal texts."""
-    text = _Function(program, width, lanes).text()
-    name = f"edbc_arrays_{hashlib.sha256(text.encode()).hexdigest()[:20]}"
-    return name, text.replace("@arrays(", f"@{name}(", 1)
+    return _Function(program, width, lanes).text()
 
 
-class _Function:
+class _Function(OfVectors):
     def __init__(self, program: Program, width: int, lanes: int):
-        self.program, self.width, self.lanes = program, width, lanes
-        self.body = Body()
-        self.declared: set[str] = set()
+        super().__init__(width, lanes)
+        self.program = program
         self.known: dict[Poly, Index] = {}
 
-    def text(self) -> str:
+    def text(self) -> tuple[str, str]:
+        self.body.begin("entry")
+        self.body.over_rows("%table", 8 * (self.program.symbols + self.program.given), self._row)
+        return named("arrays", "i64 %n, i64 %table, i64 %memory", self.body, self.declared)
+
+    def _row(self) -> None:
         b, program = self.body, self.program
-        b.begin("entry")
-        b.add("br label %head")
-        b.begin("head")
-        b.add("%r = phi i64 [ 0, %entry ], [ %r_next, %behind ]",
-              "%row = phi i64 [ %table, %entry ], [ %row_next, %behind ]",
-              "%more = icmp slt i64 %r, %n", "br i1 %more, label %body, label %done")  # fmt: skip
-        b.begin("body")
         self.lengths = [b.field("%row", i) for i in range(program.symbols)]
         self.given = [b.field("%row", program.symbols + i) for i in range(program.given)]
         for step in program.steps:  # before any block, so that all blocks may use them
@@ -66,13 +57,6 @@ class _Function:
         self.bases = {x: self._base(x) for step in program.steps for x in accesses_of(step)}
         for step in program.steps:
             _WRITERS[type(step)](self, step)
-        b.add("br label %behind")
-        b.begin("behind")
-        b.add("%r_next = add i64 %r, 1", f"%row_next = add i64 %row, {8 * (program.symbols + program.given)}",
-              "br label %head")  # fmt: skip
-        b.begin("done")
-        b.add("ret void")
-        return "\n".join([*sorted(self.declared), function("void @arrays(i64 %n, i64 %table, i64 %memory)", b)])
 
     def _bytes(self, x: Access) -> list[Poly]:
         width = const(self.width)
@@ -98,10 +82,6 @@ class _Function:
         offset = self.size(self._bytes(x)[0])
         return base if offset == 0 else self.body.sum(base, offset)
 
-    def vectors(self, lanes: int) -> Vectors:
-        """Of so many lanes."""
-        return Vectors(self.body, self.width, lanes, self.declared)
-
     # --- loops -----------------------------------------------------------------------------------------------------
 
     def moved(self, at: Addresses, d: int, i: Index) -> Addresses:
@@ -126,9 +106,8 @@ class _Function:
             inside(at, index)
             return
 
-        def turn(i: Index, _: Sequence[str]) -> Sequence[str]:
+        def turn(i: Index, _: Sequence[str]) -> None:
             self.along(sizes, dims[1:], self.moved(at, dims[0], i), {**index, dims[0]: i}, inside)
-            return ()
 
         self.body.counted(self.size(sizes[dims[0]]), 1, [], turn)
 
@@ -137,20 +116,14 @@ class _Function:
         """Definition (2), along size d: `inside` gets the first element's number, the mask, and addresses there."""
         count = self.size(size)
 
-        def turn(lanes: int, begin: int, valid: int, i: Index, _: Sequence[str]) -> Sequence[str]:
-            i, vectors = self.body.shifted(i, begin), self.vectors(lanes)
-            mask = "" if valid == lanes else vectors.first(valid) if valid else self.rest(vectors, count, i)
+        def turn(i: Index, vectors: Vectors, mask: str) -> None:
             inside(vectors, i, mask, self.moved(at, d, i))
-            return ()
 
-        if isinstance(count, str):
-            self.body.counted(count, self.lanes, [], partial(turn, self.lanes, 0, 0))
-            return
-        whole = count // self.lanes * self.lanes
-        if whole:
-            self.body.counted(whole, self.lanes, [], partial(turn, self.lanes, 0, self.lanes))
-        if whole < count:
-            turn(1 << (count - whole - 1).bit_length(), whole, count - whole, 0, ())
+        if isinstance(count, int):
+            self.body.in_parts(count, self.lanes, lambda valid, i: turn(i, *self.some(valid)))
+        else:
+            vectors = self.vectors(self.lanes)
+            self.body.counted(count, self.lanes, [], lambda i, _: turn(i, vectors, self.rest(vectors, count, i)))
 
     def rest(self, vectors: Vectors, count: Index, i: Index) -> str:
         """The mask of the elements from i on."""
@@ -245,16 +218,15 @@ def _write_fold(f: _Function, step: Fold) -> None:
     source, target, along = step.source, step.target, step.along
     kept = [d for d in range(len(step.sizes)) if d not in along]
     inner = _innermost(step.sizes, [source], range(len(step.sizes)))
-    combine, neutral = _COMBINE[step.op], _NEUTRAL[step.op]
     assert inner is not None
 
     def folded(dims: Sequence[int], at: str, vectors: Vectors, so_far: str, mask: str) -> str:
         """Along some sizes, from an address on."""
         if not dims:
             value = f.read(vectors, source, inner, at, mask)
-            if mask and inner in along:
-                value = vectors.chosen(mask.partition("> ")[2], value, vectors.number(neutral))
-            return vectors.formula(combine, x=value, y=so_far)
+            if inner in along:
+                value = vectors.only(mask, value, vectors.neutral(step.op))
+            return vectors.reduced(step.op, value, so_far)
 
         def turn(i: Index, so_far: Sequence[str]) -> Sequence[str]:
             (address,) = f.moved({source: at}, dims[0], i).values()
@@ -263,7 +235,7 @@ def _write_fold(f: _Function, step: Fold) -> None:
         return f.body.counted(f.size(step.sizes[dims[0]]), 1, [(vectors.kind, so_far)], turn)[0]
 
     def columns(vectors: Vectors, i: Index, mask: str, at: Addresses) -> None:
-        total = folded(along, at[source], vectors, vectors.number(neutral), mask)
+        total = folded(along, at[source], vectors, vectors.neutral(step.op), mask)
         f.write(vectors, target, inner, at[target], total, mask)
 
     def to_vectors(at: Addresses, index: dict[int, Index]) -> None:
@@ -278,8 +250,8 @@ def _write_fold(f: _Function, step: Fold) -> None:
             mask = f.rest(vectors, count, i)
             return [folded(others, address, vectors, so_far[0], mask)]
 
-        (total,) = f.body.counted(count, f.lanes, [(vectors.kind, vectors.number(neutral))], turn)
-        total = vectors.folded(total, lambda of, x, y: of.formula(combine, x=x, y=y))
+        (total,) = f.body.counted(count, f.lanes, [(vectors.kind, vectors.neutral(step.op))], turn)
+        total = vectors.folded(total, lambda of, x, y: of.reduced(step.op, x, y))
         f.vectors(1).write(at[target], total)
 
     outer = [d for d in kept if d != inner]
@@ -345,23 +317,20 @@ def _write_product(f: _Function, step: Product) -> None:
             for c, mask in enumerate(masks):
                 f.write(vectors, step.target, 2, moved(at_row, "column", c * f.lanes)[2], next(totals), mask)
 
-    def panel(at: Sequence[str], i: Index, _: Sequence[str]) -> Sequence[str]:
+    def panel(at: Sequence[str], i: Index, _: Sequence[str]) -> None:
         at, vectors = moved(at, "column", i), f.vectors(f.lanes)
         masks = [f.rest(vectors, columns, b.shifted(i, c * f.lanes)) for c in range(beside)]
 
-        def some(count: int, begin: Index, r: Index, _: Sequence[str]) -> Sequence[str]:
+        def some(count: int, begin: Index, r: Index, _: Sequence[str]) -> None:
             tile(count, moved(at, "row", r if begin == 0 else b.sum(str(r), begin)), vectors, masks)
-            return ()
 
         whole = b.new(f"and i64 {rows}, -{_ROWS}")
         b.repeated(whole, _ROWS, [], partial(some, _ROWS, 0))
         b.repeated(b.new(f"sub i64 {rows}, {whole}"), 1, [], partial(some, 1, whole))
-        return ()
 
-    def turn(i: Index, _: Sequence[str]) -> Sequence[str]:
+    def turn(i: Index, _: Sequence[str]) -> None:
         at = moved([f.bases[x] for x in operands], "batch", i)
         b.counted(columns, beside * f.lanes, [], partial(panel, at))
-        return ()
 
     b.counted(f.size(batch), 1, [], turn)
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from struct import pack, unpack
 
-from edbc.base.operations import parse
+from edbc.base.operations import FORMULAS, parse
 from edbc.native.llvm import Body, Index
 from edbc.native.machinecode import pointer
 
@@ -29,6 +29,7 @@ _Q = (1.0, 0.464130538, 0.0244761203, 0.000253915595)
 _E = (0.499999934, 0.166665201, 0.0416683942, 0.00836878044, 0.0013814467)
 _C = (0.287917486, 0.284152468, 0.279065227, 0.0550554013, 0.35844183, -0.359131937, 0.0944990872)
 _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504, 0.693145752, 1.42860677e-06
+_COMBINE = {"total": "x + y", "largest": FORMULAS["maximum"].text, "smallest": FORMULAS["minimum"].text}
 _SHORT_ONE = 0x3F80
 """The bits of 1 in bfloat16."""
 _EXP_HIGHEST, _EXP_LOWEST, _SIGMOID_LOWEST = 89.0, -104.0, -86.0
@@ -144,6 +145,14 @@ class Vectors:
         one = self.body.new(f"insertelement {kind} undef, i32 {narrow}, i32 0")
         every = self.body.new(f"shufflevector {kind} {one}, {kind} undef, {kind} zeroinitializer")
         return f"<{self.lanes} x i1> {self.body.new(f'icmp slt {kind} <{numbers}>, {every}')}"
+
+    def mask(self, valid: int) -> str:
+        """The same; none where all are among them."""
+        return "" if valid == self.lanes else self.first(valid)
+
+    def only(self, mask: str, x: str, other: str) -> str:
+        """x in the lanes of a mask."""
+        return self.chosen(mask.partition("> ")[2], x, other) if mask else x
 
     def read(self, address: str, mask: str = "") -> str:
         """A vector; where a mask leaves elements out they are 1, so that none is divided by 0."""
@@ -318,6 +327,14 @@ class Vectors:
         }  # fmt: skip
         return own[name](x) if name in own else self.of_library(name, x)
 
+    def neutral(self, reduction: str) -> str:
+        """What a reduction begins with."""
+        return self.number({"total": 0.0, "largest": -math.inf, "smallest": math.inf}[reduction])
+
+    def reduced(self, reduction: str, x: str, y: str) -> str:
+        """One more element of a reduction."""
+        return self.formula(_COMBINE[reduction], x=x, y=y)
+
     # --- formulas --------------------------------------------------------------------------------------------------
 
     def formula(self, text: str, **operands: str) -> str:
@@ -327,6 +344,23 @@ class Vectors:
 
 def _integers(lanes: int, x: int, kind: str = "i32") -> str:
     return f"<{', '.join([f'{kind} {x}'] * lanes)}>"
+
+
+class OfVectors:
+    """A function's lines, for elements of `width` bytes in vectors of up to `lanes`, and what its module declares."""
+
+    def __init__(self, width: int, lanes: int):
+        self.width, self.lanes, self.body = width, lanes, Body()
+        self.declared: set[str] = set()
+
+    def vectors(self, lanes: int) -> Vectors:
+        """Of so many lanes."""
+        return Vectors(self.body, self.width, lanes, self.declared)
+
+    def some(self, count: int) -> tuple[Vectors, str]:
+        """Vectors of the least power of two lanes that hold so many elements, and the mask of these."""
+        vectors = self.vectors(1 << (count - 1).bit_length())
+        return vectors, vectors.mask(count)
 
 
 class _Rendering:

@@ -264,14 +264,13 @@ def _kernel(shape: Shape) -> str:
     weight, bias = (b.field("%step", field) for field in (StepField.WEIGHT, StepField.BIAS))
     bytes_of_column, biased = b.times(inputs, shape.width), b.new(f"icmp ne i64 {bias}, 0")
 
-    def panel(first: Index, _: Sequence[str]) -> Sequence[str]:
+    def panel(first: Index, _: Sequence[str]) -> None:
         vectors, tail = shape.of_panel(b, columns, first)
         packed, column = b.sum(weight, b.times(str(first), bytes_of_column)), b.times(str(first), shape.width)
         of_panel = b.new(f"select i1 {biased}, i64 {b.sum(bias, column)}, i64 0")
         arguments = (f"i64 %at, i64 %slots, i64 %n, i64 %step, i64 %pieces, i64 {packed}, i64 {of_panel}, "
                      f"i64 {column}, i64 {tail}")  # fmt: skip
         b.choose(vectors, {v: f"call void @rows_{v}({arguments})" for v in range(1, shape.vectors + 1)})
-        return ()
 
     b.repeated(columns, shape.columns, [], panel)
     b.add("ret void")

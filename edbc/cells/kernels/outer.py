@@ -102,18 +102,16 @@ def _kernel(shape: Shape) -> str:
     b.begin("entry")
     inputs, columns = b.field("%fields", OuterField.INPUTS), b.field("%fields", OuterField.COLUMNS)
 
-    def panel(i: Index, _: Sequence[str]) -> Sequence[str]:
+    def panel(i: Index, _: Sequence[str]) -> None:
         vectors, tail = shape.of_panel(b, inputs, i)
         b.repeated(columns, shape.rows, [], lambda c, _: tile(c, i, vectors, tail))
-        return ()
 
-    def tile(c: Index, i: Index, vectors: str, tail: str) -> Sequence[str]:
+    def tile(c: Index, i: Index, vectors: str, tail: str) -> None:
         rows = b.smaller(b.new(f"sub i64 {columns}, {c}"), shape.rows)
         sizes = itertools.product(range(1, shape.rows + 1), range(1, shape.vectors + 1))
         arguments = f"i64 %fields, i64 {c}, i64 {i}, i64 {tail}"
         lines = {r * shape.vectors + v: f"call void @outer_{r}_{v}({arguments})" for r, v in sizes}
         b.choose(b.sum(b.times(rows, shape.vectors), vectors), lines)
-        return ()
 
     b.repeated(inputs, shape.columns, [], panel)
     b.add("ret void")
