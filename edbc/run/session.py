@@ -224,6 +224,8 @@ class Net:
         self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share, rates)
         self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
         """What `_orders` said last, and of which types."""
+        self._segmented: tuple[tuple[NodeType, ...], bool] = ((), False)
+        """The same of `_is_segmented`."""
         self._stages: tuple[tuple[NodeType, ...], Longs] = ((), np.zeros(0, np.int64))
         """The same of `_stages_of`."""
         self._kernels: dict[int, Any] = {}
@@ -633,8 +635,7 @@ class Net:
         return batch.changed(schedule=self.schedule(capture)) if known is None else batch.changed(**known)
 
     def _in_parts(self, batch: MiniBatch) -> MiniBatch:
-        is_segmented = bool(self.view.ragged) and any(t.segmented for t in batch.capture.graph.types)
-        if batch.has("placement") or not self.split or is_segmented:
+        if batch.has("placement") or not self.split or self._is_segmented(batch.capture.graph.types):
             return batch
         split = self._splitter.split(batch.capture, batch.schedule)
         return batch if split is None else batch.changed(capture=split.capture, schedule=split.schedule, split=split)
@@ -730,6 +731,13 @@ class Net:
         known = self._stages
         if known[0] is not types:
             known = self._stages = types, np.zeros(len(types), np.int64)
+        return known[1]
+
+    def _is_segmented(self, types: tuple[NodeType, ...]) -> bool:
+        """Whether rows of any of these types are of segments."""
+        known = self._segmented
+        if known[0] is not types:
+            known = self._segmented = types, any(t.segmented for t in types)
         return known[1]
 
     def _orders(self, types: tuple[NodeType, ...]) -> bool:

@@ -203,6 +203,11 @@ class Form(NamedTuple):
     nest_of: Callable[[Sequence[int]], Any]
     """By these numbers the nest, with places that count from 0 (`forward.returned`)."""
 
+    @property
+    def is_single(self) -> bool:
+        """Whether it has no stacks, and none of their numbers: the nest is always the same."""
+        return len(self.count_of) == len(self.rows) and True not in self.rows
+
 
 class KeptCall(NamedTuple):
     """What a call has recorded."""

@@ -960,9 +960,10 @@ class Recorder:
         sizes, begins = [*lines.T[2::3]], np.empty((len(program.counts), count), np.int64)
         known: dict[int, Any] = {}
         for k, size in enumerate(program.counts):
-            of_calls = np.broadcast_to(size_of(size, sizes, known), count)
-            begins[k] = self.next_value + np.cumsum(of_calls) - of_calls
-            self.next_value += int(of_calls.sum())
+            of_calls = size_of(size, sizes, known)
+            ends = np.arange(1, count + 1) * of_calls if type(of_calls) is int else of_calls.cumsum()
+            begins[k] = self.next_value + ends - of_calls
+            self.next_value += int(ends[-1])
         return begins
 
     def place(self) -> tuple[int, int, int]:

@@ -330,10 +330,10 @@ class CpuBackend:
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
         """See Backend."""
-        if isinstance(kernel, ReductionKernel | ExcerptKernel):
-            dtypes = {torch_dtype(c.dtype) for c in node_type.outputs}
-            return len(dtypes) == 1 and dtypes <= LIKE.keys()
-        return isinstance(kernel, NativeKernel | ChoiceKernel | ComparisonKernel)
+        if isinstance(kernel, (ReductionKernel, ExcerptKernel)):
+            dtype, *others = {c.dtype for c in node_type.outputs}
+            return not others and torch_dtype(dtype) in LIKE
+        return isinstance(kernel, (NativeKernel, ChoiceKernel, ComparisonKernel))
 
     def path(self, node_type: NodeType, kernel: Any) -> Path:
         """See Backend."""

@@ -269,6 +269,12 @@ class Forwards:
     def _collected(self, taken: Sequence[_Taken], made: Sequence[Ints]) -> Collected:
         """What instances return, where `made` has the first ref of each result of a key's instances."""
         forms = [of.call.form for of in taken]
+        if len(taken) == 1 and forms[0].is_single:
+            (form,), ((first, *_),), count = forms, (taken[0].results(made[0]),), len(self.instances)
+            width = len(form.slots)
+            last = [*range(width, width * count + 1, width)] if width else [0] * count
+            nests = [form.nest_of((1,) * width)] * count
+            return Collected(first.reshape(-1), form.slots * count, nests, last, result_ptr=[0, *last])
         found = [of.results(refs) for of, refs in zip(taken, made, strict=True)]
         parts = [(0, row) for row in range(len(self.instances))] if len(taken) == 1 else self._places(taken)
         nests = [forms[k].nest_of(found[k].told[row]) for k, row in parts]
@@ -387,17 +393,16 @@ class _Taken(NamedTuple):
 
     def can_return(self) -> bool:
         """Whether each result is one value of each instance, or rows of which there are some."""
-        form = self.call.form
+        form, counts = self.call.form, self.program.counts
+        are_single = [counts[k] for k, rows in zip(form.sources, form.rows, strict=True) if k >= 0 and not rows]
+        if not all(count is None for count in are_single) and not (self.sizes(are_single) == 1).all():
+            return False
+        if form.is_single:
+            return True
         sizes, steps = self.sizes(form.count_of[: len(form.sources)]), self.lines[:, 1::3]
         held = [-1 - k for k, rows in zip(form.sources, form.rows, strict=True) if k < 0 and rows]
-        are_single = [
-            self.program.counts[k] for k, rows in zip(form.sources, form.rows, strict=True) if k >= 0 and not rows
-        ]
-        return (
-            bool((sizes > 0).all())
-            and bool((self.sizes(are_single) == 1).all())
-            and not any(((steps[:, k] == INDICES) | (steps[:, k] == REFS)).any() for k in held)
-        )
+        is_held = any(((steps[:, k] == INDICES) | (steps[:, k] == REFS)).any() for k in held)
+        return bool((sizes > 0).all()) and not is_held
 
     def sizes(self, counts: Sequence[Count]) -> Ints:
         """How many these are, of each instance."""
