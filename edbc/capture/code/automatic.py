@@ -50,9 +50,6 @@ RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 2_000.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
 that no plan has, which is traced and compiled: 8 milliseconds (graph convolutions and attention), 0.4 where its code
 is on disk. Medians of the programs of `benchmarks/ragged.py`."""
-OPEN_RUN_US = 35.0
-"""Microseconds: the Python between two such calls where forward is open. Whole mini-batches of eight ordinary programs
-took 17 to 95 for each of their calls, the median 49, with other work beside; none was faster by rows."""
 READ_US, PYTHON_US = 12.0, 300.0
 """Microseconds: telling an instance with rows from others; a closed forward on rows that is not kept, for an instance.
 Of 55 ordinary programs the whole mini-batch took 56 to 9,700, the median 510, with other work beside; none was
