@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edbc.cells.kernels.loops import constants_of, text_of
 from edbc.cells.kernels.microkernel import lanes_of
-from edbc.cells.kernels.products import Products
+from edbc.cells.kernels.products import OWN, Products
 from edbc.cells.kernels.steps import PIECE_FIELDS, STEP_FIELDS, Multiply, Pass, Place, StepField, Steps
 from edbc.cells.values.value import V
 from edbc.native.machinecode import addresses_of
@@ -56,7 +56,13 @@ class Rendered:
 
     def scratch(self, products: Products, rows: int) -> int:
         """Bytes of the scratch row, which products of so many rows use too."""
-        return aligned(max(self.steps.scratch * self.width, products.scratch(rows, self._widest)))
+        if products is OWN:
+            return self._own_scratch
+        return aligned(max(self._own_scratch, products.scratch(rows, self._widest)))
+
+    @cached_property
+    def _own_scratch(self) -> int:
+        return aligned(self.steps.scratch * self.width)
 
     @cached_property
     def _widest(self) -> int:

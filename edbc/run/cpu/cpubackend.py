@@ -342,19 +342,21 @@ class CpuBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend."""
-        block = scratch = 0
+        sizes: list[tuple[int, int]] = []
         schedule, placement, types = segment.schedule, segment.placement, segment.graph.types
         kernels: dict[int, Native] = {}
         elements: dict[int, torch.dtype | None] = {}
         for kind, count in placement.widest_batches.items():
             kernel = kernel_of_type(kind)
+            if type(kernel) is NativeKernel:
+                elements[kind], kernels[kind], rendered = kernel.dtype, kernel, kernel.rendered
+                rows = count if count < BLOCK else BLOCK
+                sizes.append((rendered.stride * rows, rendered.scratch(self.products, rows)))
+                continue
             elements[kind] = element = self._element_type(types[kind], kernel)
             if element is not None:
                 kernels[kind] = kernel
-            if type(kernel) is NativeKernel:
-                rows, rendered = min(count, BLOCK), kernel.rendered
-                block = max(block, rendered.stride * rows)
-                scratch = max(scratch, rendered.scratch(self.products, rows))
+        block, scratch = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
                           placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
         stretches, tasks = list(_stretches(schedule, elements)), None
@@ -472,8 +474,6 @@ class CpuBackend:
     def _element_type(self, node_type: NodeType, kernel: Any) -> torch.dtype | None:
         """That of what a type computes with, which of a choice or comparison is not its result's; None where torch runs
         it."""
-        if type(kernel) is NativeKernel:
-            return kernel.dtype
         if not self.runs_natively(node_type, kernel):
             return None
         of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
