@@ -17,7 +17,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.value import Ragged, each_row, one_step
-from edbc.capture.semantics import sequences
+from edbc.capture.semantics import rules, sequences
 from edbc.capture.standins.standin import Symbol
 
 
@@ -171,10 +171,13 @@ def gotten(call: Call) -> Any:
     ragged, index = call.args
     if type(ragged) is not Ragged:
         return NotImplemented
-    items = list(index) if type(index) is tuple else [index]
+    items = [*map(_as_mask, index if type(index) is tuple else (index,))]
     if any(isinstance(i, Symbol) for i in items):
         return NotImplemented
-    alone = sequences.selected(call.rec, ragged, 0, items[0]) if len(items) == 1 and ragged.at else NotImplemented
+    only: Any = items[0] if len(items) == 1 else None
+    if _is_mask(only) and only.ndim > 1 and only.shape == ragged.shape[: only.ndim]:
+        return ragged.flatten(0, only.ndim - 1)[only.reshape(-1)]
+    alone = sequences.selected(call.rec, ragged, 0, only) if ragged.at else NotImplemented
     if alone is not NotImplemented:
         return alone
     items = [_as_index(i) for i in _of_one(items, ragged)]
@@ -186,6 +189,15 @@ def gotten(call: Call) -> Any:
     at = next(k for k, i in enumerate(items) if i is Ellipsis)
     items[at : at + 1] = [slice(None)] * (ragged.ndim - used)
     return _indexed(ragged, items)
+
+
+def _as_mask(item: Any) -> Any:
+    """An index; bytes show what is taken, as booleans do."""
+    return item.bool() if type(item) is torch.Tensor and item.dtype in rules.MASKS else item
+
+
+def _is_mask(item: Any) -> bool:
+    return isinstance(item, torch.Tensor) and item.dtype is torch.bool
 
 
 def _of_one(items: list[Any], ragged: Ragged) -> list[Any]:
@@ -217,8 +229,7 @@ def _indexed(ragged: Ragged, items: list[Any]) -> Any:
     if isinstance(own, torch.Tensor):
         if own.ndim != 1 or others:
             return _picked(ragged, own, rest)
-        is_mask = own.dtype is torch.bool
-        numbers = own.nonzero().reshape(-1).numpy() if is_mask else ragged.rec.numbers_of(own)
+        numbers = own.nonzero().reshape(-1).numpy() if _is_mask(own) else ragged.rec.numbers_of(own)
         taken: Any = ragged.take(numbers)
     elif type(own) is int:
         taken = ragged.value(own)
@@ -251,7 +262,7 @@ def _picked(ragged: Ragged, own: torch.Tensor, rest: list[Any]) -> Any:
     """`x[rows, columns]`: one element of each row."""
     if ragged.at or len(rest) != 1 or not isinstance(rest[0], torch.Tensor) or own.ndim != 1 or rest[0].ndim != 1:
         return NotImplemented
-    if own.dtype is torch.bool or rest[0].dtype is torch.bool or len(own) != len(rest[0]) or not len(own):
+    if _is_mask(own) or _is_mask(rest[0]) or len(own) != len(rest[0]) or not len(own):
         return NotImplemented
     ragged.rec.counted = True
     picked = [ragged.value(i)[j] for i, j in zip(own.tolist(), rest[0].tolist(), strict=True)]

@@ -316,9 +316,6 @@ class Symbol:
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, index: Any) -> Any:
-        is_mask = type(index) is torch.Tensor and index.dtype is torch.bool and index.ndim > 1  # the instance's
-        if is_mask and index.shape == self.shape[: index.ndim]:
-            return self.flatten(0, index.ndim - 1)[index.reshape(-1)]
         return self.rec.function(torch.Tensor.__getitem__, (self, as_python_has_it(index)), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -413,8 +410,8 @@ _UNNAMED = 3
 
 
 def as_python_has_it(index: Any) -> Any:
-    """An index with NumPy's integers, and those in tensors of the instance, as Python's, which torch takes them for.
-    What nobody has read stays so."""
+    """An index with NumPy's integers, and those in tensors of the instance, as Python's, which torch takes them for,
+    and arrays and lists of truth values as tensors. What nobody has read stays so."""
     kind = type(index)
     if kind is int:
         return index
@@ -426,6 +423,10 @@ def as_python_has_it(index: Any) -> Any:
         return index.item()
     if kind is slice:
         return slice(*map(_as_bound, (index.start, index.stop, index.step)))
+    if kind is list and index and all(type(item) is bool for item in index):
+        index, kind = np.array(index), np.ndarray
+    if kind is np.ndarray and index.dtype.kind in "biu":
+        return as_python_has_it(torch.from_numpy(index.copy()))
     return int(index) if issubclass(kind, np.integer) else index
 
 

@@ -360,6 +360,11 @@ MASKED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "a larger mask": lambda h, m: torch.masked_select(h, m.expand(3, -1).unsqueeze(-1)).square().sum(),
     "numbers of it": lambda h, m: h[0][m[0].nonzero().flatten()].sum(0),
     "of none in some": lambda h, m: h[m & (m.sum() > 2)].sum(0),
+    "bytes": lambda h, m: h[0][m[0].byte()].sum(0),
+    "bytes of the second": lambda h, m: h[:, m[0].byte()].sum(1),
+    "bytes of two dimensions": lambda h, m: h[m.byte()].sum(0),
+    "an array": lambda h, m: h[m.numpy()].sum(0),
+    "a list": lambda h, m: h[0][m[0].tolist()].sum(0),
 }
 
 
@@ -374,6 +379,7 @@ class Masks(nn.Module):
         return self.taken(torch.tanh(self.words(ids)), ids > 2)
 
 
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
 @pytest.mark.parametrize("rows", [False, True])
 @pytest.mark.parametrize("taken", MASKED)
 def test_masks_of_the_instance_are_not_read(taken: str, rows: bool) -> None:
