@@ -264,8 +264,12 @@ def rule_of(name: str) -> Rule | None:
 def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     """What a call with ragged arguments gives; NotImplemented where there are none, and where no rule fits and its
     arguments are to be taken whole."""
+    first: Any = args[0] if args else None
+    name_of = rules.name_of(func)
+    like = next((x for x in (*args[1:], *kwargs.values()) if type(x) is Ragged), None)
+    if name_of in rules.CASTS and like is not None:  # of which the dtype alone counts
+        return first if first.dtype is like.dtype else first.to(like.dtype)
     result = _known_call(rec, func, args, kwargs, name)
-    first, name_of = args[0] if args else None, rules.name_of(func)
     if result is first or (name_of in _PASS_ON and _is_same(result, first)):  # another object where a call is known
         return first
     is_new = _computes(name_of) or name_of in _PASS_ON or (name_of == "einsum" and len(args) > 2)

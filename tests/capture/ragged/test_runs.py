@@ -177,3 +177,41 @@ def test_an_output_beyond_a_nodes_items_is_refused() -> None:
     """A node of two items has two outputs."""
     with pytest.raises(GraphError, match="output 2 of node 0, which has 2"):
         Graph.build([run_type()], [(0, [-1, -2]), (0, [(0, 2)])], externals=[ROW] * 2).lint()
+
+
+class Padded(OfRows):
+    """Rows of two sentences, and windows that are as much longer than a sentence as the lengths are apart by which
+    torch tells shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places, self.near = nn.Embedding(20, 6), nn.Conv1d(6, 6, 7, groups=6)
+
+    def forward(self, pair: tuple[list[int], list[int]]) -> Any:
+        h, others = map(self.rows, pair)
+        near = self.near(F.pad(h.T[None], (3, 3)))
+        scores = F.pad(h @ others.T, (0, 0, 3, 3))
+        return near.sum(2), scores.exp().sum(1).log().sum(0), scores.sum(0)
+
+
+class OfAnothersDtype(Padded):
+    """Rows of rows, and rows, cast as heads are."""
+
+    def forward(self, pair: tuple[list[int], list[int]]) -> Any:
+        h, others = map(self.rows, pair)
+        heads = h.view(1, -1, 2, 3).transpose(1, 2)
+        steps = torch.arange(len(h))
+        apart = self.places(steps[:, None] - steps[None] + 9).to(heads)
+        return heads.mean(2), apart.sum(0).mean(0), others.type_as(heads).sum(0)
+
+
+@pytest.mark.parametrize("kind", [Padded, OfAnothersDtype])
+def test_sizes_are_not_taken_for_others(kind: type[nn.Module]) -> None:
+    """What is as long as some rows and 6 more is no other rows, and whose dtype counts is nothing to be as long as."""
+
+    def pair(rng: Random) -> tuple[list[int], list[int]]:
+        return sentence(rng), sentence(rng)
+
+    torch.manual_seed(0)
+    net = of_model(kind(), pair)
+    require_eager(net, net.model, [pair(Random(seed)) for seed in range(20)])

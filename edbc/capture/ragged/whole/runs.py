@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from edbc.capture.ragged.call import Call
     from edbc.capture.record.recorder import Recorder
 
-LENGTHS = (5, 11, 17), (7, 13, 19)
-"""Of three symbols, at which expressions are asked for shapes; no sizes that a model is likely to have beside them."""
+LENGTHS = (7, 13, 19), (11, 19, 29)
+"""Of three symbols, at which expressions are asked for shapes; no sizes that a model is likely to have beside them, and
+of no two of them is one as much as the other times a number and so much more: `F.pad(x, (3, 3))` is as long as none."""
 MARKS = len(LENGTHS[0])
 
 
@@ -438,7 +439,8 @@ def _dims(one: Any, other: Any, leaves: Leaves) -> Any:
         if a == b:
             dims.append(-1 - a)
             continue
-        symbol = next((s for s in range(MARKS) if (a, b) == (LENGTHS[0][s], LENGTHS[1][s])), -1)
+        known = range(len(leaves._lengths))
+        symbol = next((s for s in known if (a, b) == (LENGTHS[0][s], LENGTHS[1][s])), -1)
         if symbol < 0 or leaves._lengths[symbol] is None:
             return Unfit
         dims.append(symbol)
