@@ -84,7 +84,7 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
-_DECORATORS = frozenset(("property", "staticmethod"))
+_DECORATORS = frozenset(("property", "staticmethod", "torch.jit.script"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
     torch.LongTensor, torch.sparse.FloatTensor, torch.Size,  # type: ignore[attr-defined]
@@ -876,7 +876,7 @@ def _required_definition(function: Any) -> ast.FunctionDef:
     definition = definition_of(function)
     if definition is None:
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not to be had"))
-    if not all(isinstance(by, ast.Name) and by.id in _DECORATORS for by in definition.decorator_list):
+    if not all(ast.unparse(by) in _DECORATORS for by in definition.decorator_list):
         raise _Open(Obstacle(_first_line(function), f"{function.__name__} is decorated, or no function of its own"))
     if not _written(definition) <= set(names_in(function.__code__)):
         raise _Open(Obstacle(_first_line(function), f"the source of {function.__name__} is not what runs"))
