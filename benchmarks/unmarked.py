@@ -6,7 +6,8 @@ none.
 A row: nodes and batches of one mini-batch of the model's sample, milliseconds of processor time of it by eager and by
 edbc, forward without gradients in one thread, medians of rounds in which all take turns: marked, unmarked, unmarked
 without automatic cells; the gains over eager; recording's share of eager's time, unmarked, both by the wall clock in
-the same round: all of making the mini-batch's graph but executing segments whose values are read meanwhile. The unmarked files are made here, by leaving out the lines `@edbc.cell`.
+the same round: all of making the mini-batch's graph but executing segments whose values are read meanwhile. The
+unmarked files are made here, by leaving out the lines `@edbc.cell`.
 """
 
 from __future__ import annotations
