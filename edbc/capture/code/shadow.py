@@ -847,7 +847,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
                 rows = rows.unsqueeze(at)
                 rows.is_own = True
                 return rows
-        if isinstance(indices, Lazy):
+        if isinstance(indices, Lazy) and type(indices) is not Ragged:
             indices = indices.materialise()
         options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}
         return torch.nn.functional.embedding(indices, table, **options)

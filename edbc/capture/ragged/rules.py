@@ -20,6 +20,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn import functional
 
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
@@ -222,6 +223,12 @@ def _of_classes(call: Call) -> Any:
     return losses if reduction == "none" else function(getattr(torch, reduction), (losses,), {})
 
 
+def _looked_up(call: Call) -> Any:
+    """Rows of a table by rows of integers that code computes (`words(ids + 1)`)."""
+    is_by_rows = call.func is functional.embedding and type(call.args[0]) is Ragged and call.num_ragged == 1
+    return call.of_rows(call.args, call.kwargs, call.args[0].at) if is_by_rows else NotImplemented
+
+
 def _requiring_grad(call: Call) -> Any:
     """`requires_grad_`, of rows that require none."""
     is_told = type(call.args[0]) is Ragged and call.rec.requires_none_of(call.args[0])
@@ -236,6 +243,7 @@ _RULES: dict[str, Rule] = {
     "layer_norm": _of_last(_num_normalized),
     "rms_norm": _of_last(_num_normalized),
     "batch_norm": _batch_norm,
+    "embedding": _looked_up,
     **dict.fromkeys(("cross_entropy", "nll_loss"), _of_classes),
     **dict.fromkeys("zeros_like ones_like full_like".split(), _like),
     **dict.fromkeys("new_zeros new_ones new_full".split(), _new),
@@ -307,7 +315,12 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     key, known, given = None, None, Given([], [], [])
     if rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS:
         parts: list[Any] = [Ragged, func]
-        if is_keyed(rec, args, parts, given) and (not kwargs or is_keyed(rec, kwargs.items(), parts, given)):
+        is_of_numbers = rec.symbolic and Index in map(type, args)  # rows of integers, which no key has yet
+        if (
+            not is_of_numbers
+            and is_keyed(rec, args, parts, given)
+            and (not kwargs or is_keyed(rec, kwargs.items(), parts, given))
+        ):
             if not given.rows:
                 return NotImplemented
             if rules.name_of(func) in views.BY_COUNT:

@@ -301,6 +301,20 @@ class OfObjects(Closed):
         return {"scores": self.out(out + mean + places), "count": data.num_nodes}["scores"].sum(0)
 
 
+class OtherWords(Closed):
+    """Words that code computes of words, of which one is padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.padded = nn.Embedding(VOCAB, HIDDEN, padding_idx=0)
+
+    def forward(self, ids):
+        words = torch.tensor(ids)
+        h = self.words((words + 1) % VOCAB) + self.words(words.clamp(max=9)) - self.words(words.flip(0))
+        h = h * F.embedding(torch.where(words > 5, words, 2), self.words.weight) + self.padded(words * (words != 3))
+        return self.out(h.mean(0)), self.kinds((words > 3).cumsum(0).clamp(max=8))[None].sum(1)
+
+
 class OfPairs(Closed):
     """Edges as a list of pairs."""
 
@@ -321,6 +335,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
+    (OtherWords, sentence),
 ]  # fmt: skip
 
 
@@ -343,7 +358,8 @@ def flat(nest: Any) -> Any:
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
-                                           (Places, sentence), (Shifts, of_three), (Padded, sentence)])  # fmt: skip
+                                           (Places, sentence), (Shifts, of_three), (Padded, sentence),
+                                           (OtherWords, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
