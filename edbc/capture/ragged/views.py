@@ -17,7 +17,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.value import Ragged, each_row, one_step
-from edbc.capture.semantics import rules, sequences
+from edbc.capture.semantics import sequences
 from edbc.capture.standins.standin import Symbol
 
 
@@ -171,7 +171,7 @@ def gotten(call: Call) -> Any:
     ragged, index = call.args
     if type(ragged) is not Ragged:
         return NotImplemented
-    items = [*map(_as_mask, index if type(index) is tuple else (index,))]
+    items = list(index) if type(index) is tuple else [index]
     if any(isinstance(i, Symbol) for i in items):
         return NotImplemented
     only: Any = items[0] if len(items) == 1 else None
@@ -189,11 +189,6 @@ def gotten(call: Call) -> Any:
     at = next(k for k, i in enumerate(items) if i is Ellipsis)
     items[at : at + 1] = [slice(None)] * (ragged.ndim - used)
     return _indexed(ragged, items)
-
-
-def _as_mask(item: Any) -> Any:
-    """An index; bytes show what is taken, as booleans do."""
-    return item.bool() if type(item) is torch.Tensor and item.dtype in rules.MASKS else item
 
 
 def _is_mask(item: Any) -> bool:

@@ -66,17 +66,16 @@ def by_values(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs
         shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
         return args[0].expand(shape)[args[1].expand(shape)]
     if rules.is_mask(name, args) and not any(isinstance(item, Symbol) for item in flat(args[1:], {})):
-        return rec.function(func, (args[0], _in_numbers(args[1])), kwargs, name)
+        return _shown(*args)
     if rec.reading is None:
         refuse_look(name)
     if any(isinstance(item, Symbol) and _is_whole(item) for item in flat(args, kwargs)):
         args, kwargs = _read(args, _is_whole), _read(kwargs, _is_whole)
         if name == "masked_select" and len(args) == 2 and args[0].shape == args[1].shape:
             func, name = torch.Tensor.__getitem__, "getitem"
-        if rules.is_mask(name, args):
-            args = args[0], _in_numbers(args[1])
-        is_recorded = any(isinstance(item, Symbol) for item in flat(args, kwargs))
-        return rec.function(func, args, kwargs, name) if is_recorded else func(*args, **kwargs)
+        if not any(isinstance(item, Symbol) for item in flat(args, kwargs)):
+            return func(*args, **kwargs)
+        return _shown(*args) if rules.is_mask(name, args) else rec.function(func, args, kwargs, name)
     slots: list[Slot] = []
     _, template = rec.describe((args, kwargs), [], slots)
     likes, options = filled_by(torch.zeros, template, slots, rec.shared_meta)
@@ -104,13 +103,18 @@ def _counted(item: Any) -> Any:
     return mapped(lambda each: int(each) if _is_count(each) else each, item)
 
 
-def _in_numbers(index: Any) -> Any:
-    """What an index means in whole numbers: a mask is those of what it shows."""
+def _shown(value: Symbol, index: Any) -> Any:
+    """`value[index]` where masks are of the index: each is the numbers of what it shows."""
+    if isinstance(index, torch.Tensor) and not index.ndim:  # all of it, or nothing
+        return value.unsqueeze(0)[index.reshape(1)]
     found: list[Any] = []
     for item in index if type(index) is tuple else (index,):
         is_mask = isinstance(item, torch.Tensor) and item.dtype in rules.MASKS
+        if is_mask and not item.ndim:
+            refuse_look("getitem")  # among other indices it is None, or makes an axis of none
         found += item.nonzero(as_tuple=True) if is_mask else (item,)
-    return tuple(found) if len(found) > 1 else found[0]
+    numbers = tuple(found) if len(found) > 1 else found[0]
+    return value.rec.function(torch.Tensor.__getitem__, (value, numbers), {})
 
 
 def read_function(func: Any, args: Any, kwargs: Any) -> Any:

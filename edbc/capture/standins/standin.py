@@ -411,7 +411,8 @@ _UNNAMED = 3
 
 def as_python_has_it(index: Any) -> Any:
     """An index with NumPy's integers, and those in tensors of the instance, as Python's, which torch takes them for,
-    and arrays and lists of truth values as tensors. What nobody has read stays so."""
+    and arrays and lists of truth values as tensors; bytes of the instance are truth values. What nobody has read stays
+    so."""
     kind = type(index)
     if kind is int:
         return index
@@ -419,6 +420,8 @@ def as_python_has_it(index: Any) -> Any:
         return index.index
     if kind is tuple:
         return tuple(map(as_python_has_it, index))
+    if kind is torch.Tensor and index.dtype is torch.uint8:
+        return index.bool()
     if kind is torch.Tensor and not index.ndim and index.dtype in INTEGERS:
         return index.item()
     if kind is slice:

@@ -58,6 +58,22 @@ def test_parameters_in_every_role_equal_eager() -> None:
     require_parity(seeded(Model), words(32))
 
 
+class Shown(Base):
+    """Rows of a table that masks of the instance's show, in every way to write one, a mask of no dimensions too."""
+
+    def forward(self, ids: list[int]) -> Any:
+        shown = torch.zeros(len(self.table.weight), dtype=torch.bool)
+        shown[ids] = True
+        ways = [shown, shown.byte(), shown.numpy(), shown.byte().numpy(), shown.tolist()]
+        return [self.table.weight[way].sum(0) for way in ways], self.start[shown[0].byte()].sum(0)
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+def test_rows_that_a_mask_shows() -> None:
+    """A mask of bytes is one of truth values."""
+    require_parity(seeded(Shown), words(12))
+
+
 def test_functions_of_parameters_are_no_nodes() -> None:
     """`torch.cat([W1, W2])` and `start.tanh()` are parameters by another name."""
     graph = graph_of(seeded(Model), words(3))
