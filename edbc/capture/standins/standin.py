@@ -1055,7 +1055,10 @@ class Rows(Lazy):
         if indices is None:
             indices = self.rec.constant(torch.tensor(self.indices, dtype=torch.int64))
         options = {} if look_up is None or look_up.padding_index is None else {"padding_idx": look_up.padding_index}
-        whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
+        if len(self.table.shape) == 2:
+            whole = self.rec.function(torch.nn.functional.embedding, (indices, self.table), options)
+        else:
+            whole = self.rec.function(torch.index_select, (self.table, 0, indices), {})
         return whole if self.seen_as == self.table.shape[1:] else whole.view(self.shape)
 
     def _alone(self) -> Value:

@@ -74,6 +74,23 @@ def test_rows_that_a_mask_shows() -> None:
     require_parity(seeded(Shown), words(12))
 
 
+class OfMatrices(Base):
+    """A matrix and a number for each of none, few and many words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices, self.numbers = nn.Parameter(torch.randn(3, SIZE, 2)), nn.Parameter(torch.randn(3))
+
+    def forward(self, ids: list[int]) -> Any:
+        kinds = torch.tensor([i % 3 for i in ids for _ in range(i % 3 * 40)], dtype=torch.int64)
+        return self.matrices[kinds].mean((1, 2)).sum(), self.numbers[kinds].sum(), self.start.sum()
+
+
+def test_tables_of_matrices_and_of_numbers() -> None:
+    """Rows of what is no matrix are no embedding, which takes matrices alone."""
+    require_parity(seeded(OfMatrices), [[0], [3, 6], [1], [2, 2, 1], [5, 4]])
+
+
 def test_functions_of_parameters_are_no_nodes() -> None:
     """`torch.cat([W1, W2])` and `start.tanh()` are parameters by another name."""
     graph = graph_of(seeded(Model), words(3))
