@@ -409,8 +409,10 @@ class Line(_Matrix):
         return self.index.rows_of(table).unsqueeze(0)
 
     def view(self, *shape: Any) -> Any:
-        """The vector, or the same."""
+        """The vector, the same, or rows of integers."""
         sizes = shape if len(shape) > 1 else (shape[0] if type(shape[0]) in (tuple, list) else shape)
+        if len(sizes) > 2:
+            return self.integers().view(*sizes)
         return self if tuple(sizes) == (1, -1) else self.index.view(*shape)
 
     def repeat(self, *sizes: Any) -> Line:

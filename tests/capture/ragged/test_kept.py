@@ -315,6 +315,21 @@ class OtherWords(Closed):
         return self.out(h.mean(0)), self.kinds((words > 3).cumsum(0).clamp(max=8))[None].sum(1)
 
 
+class Weighs(Closed):
+    """Integers of a batch of one, in the form of what they weigh."""
+
+    def forward(self, pair):
+        ids, counts = pair
+        h = self.words(ids)
+        return self.out((h * counts.view(counts.shape[0], -1, 1).float()).sum(1) / counts.sum(1, keepdim=True))
+
+
+def weighed(rng: Random) -> Any:
+    """Of one length."""
+    ids = sentence(rng)
+    return torch.tensor([ids]), torch.tensor([[rng.randint(1, 5) for _ in ids]])
+
+
 class OfPairs(Closed):
     """Edges as a list of pairs."""
 
@@ -335,7 +350,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
-    (OtherWords, sentence),
+    (OtherWords, sentence), (Weighs, weighed),
 ]  # fmt: skip
 
 
@@ -359,7 +374,7 @@ def flat(nest: Any) -> Any:
                                            (Attends, sentence), (Named, named), (Positions, sentence),
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
                                            (Places, sentence), (Shifts, of_three), (Padded, sentence),
-                                           (OtherWords, sentence)])  # fmt: skip
+                                           (OtherWords, sentence), (Weighs, weighed)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
