@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import bound
+from helpers import bound, seeded
 from rowparity import HIDDEN, VOCAB, kept_forwards, of_model, require_eager
 from torch import nn
 
@@ -147,6 +147,28 @@ def test_masks_that_are_cut_from_buffers(name: str, made: Callable[..., nn.Modul
     """Triangles are functions of the size, so forward is one run for all; others are what they are."""
     net = of_model(made(MASKED, scores=MASKS[name]), texts, rounds=2)
     assert (kept(net) == {KeptCall}) == (name in KEPT)
+
+
+class Weighed(nn.Module):
+    """Scores times a triangle of tenths, in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+        self.register_buffer("weights", torch.ones(LONGEST, LONGEST).double().tril() * 0.1 + 0.3)
+
+    def forward(self, ids: list[int]) -> torch.Tensor:
+        h, n = self.words(torch.tensor(ids)), len(ids)
+        return ((h @ h.t()) * self.weights[:n, :n]).softmax(1) @ h  # type: ignore[index]
+
+
+def test_numbers_of_a_triangle_are_of_its_dtype() -> None:
+    """To the last digits, whatever dtype torch makes tensors of numbers in."""
+    model, rng = seeded(Weighed).double(), Random(0)
+    batch = lambda: [[rng.randrange(VOCAB) for _ in range(rng.randint(2, LONGEST))] for _ in range(5)]  # noqa: E731
+    net = bound(model, batch(), rows=True)
+    for _ in range(2):
+        require_eager(net, model, batch(), 1e-13)
 
 
 @pytest.mark.parametrize("change", [

@@ -140,7 +140,9 @@ def triangle(like: torch.Tensor, n: int, m: int, diagonal: int, inside: float, o
     if inside == outside:
         return torch.full((n, m), inside, dtype=dtype, device=like.device)
     below = torch.ones(n, m, dtype=torch.bool, device=like.device).tril(diagonal)
-    return below if dtype is torch.bool and inside else torch.where(below, inside, outside).to(dtype)
+    if dtype is torch.bool and inside:
+        return below
+    return torch.full((n, m), outside, dtype=dtype, device=like.device).masked_fill(below, inside)
 
 
 def told(root: Apply) -> Apply:
