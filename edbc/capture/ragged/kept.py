@@ -48,7 +48,7 @@ from edbc.capture.ragged.program import (
 )
 from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vectors_of
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
@@ -511,7 +511,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         return result
     except TooFew:
         result = None
-    except (CannotKeep, MustKeepBooks, Exception) as error:  # the code's own are raised again below
+    except (CannotKeep, MustKeepBooks, NotRagged, Exception) as error:  # the code's own are raised again below
         result = None
         if type(error) is MustKeepBooks and rec.before_books is not None:  # code runs as it is written from now on
             rec.forget_since(*begin)
