@@ -13,7 +13,8 @@ instance it is called for; so a call of it may be one node. Definitions.
 (3) All candidates that are called are cells at first, which makes the outermost of nested calls the node. What
     batching loses by that (a cell per length of a list, or of a whole loop; a product that waits for what it does not
     need) is asked of the graph: where recording the candidates of one class and method by their operations costs less,
-    they are given up, and what they called is asked next. Those that no node is of (calls on rows) are asked together.
+    they are given up, and what they called is asked next. Those that no node is of (calls on rows) are asked together
+    first.
 (4) What a sample *costs* is NODE_US for each node, BATCH_US for each batch under a fixed rule, and what its products
     take: a batch reads the weights of its type once, at WEIGHTS_PER_US, and each node multiplies with them, at
     PRODUCTS_PER_US.
@@ -232,6 +233,7 @@ def choose(
     by_name = {candidate.name: candidate for candidate in found}
     best = attempt(frozenset(by_name))
     kept: set[tuple[type, str]] = set()
+    is_told = False  # that some of those without nodes cost something
     for _ in range(MOST_TRIED):
         groups: dict[tuple[type, str], int] = {}
         for name, types in best.used.items():
@@ -240,14 +242,16 @@ def choose(
         doubtful = sorted((g for g in groups if g not in kept), key=lambda g: (-groups[g], g[0].__name__, g[1]))
         if not doubtful:
             break
-        asked = {g for g in doubtful if g == doubtful[0] or not groups[doubtful[0]]}
+        asked = {doubtful[0]} if groups[doubtful[0]] or is_told else {*doubtful}
         without = frozenset(n for n in best.names if (by_name[n].kind, by_name[n].method) not in asked)
         trial = attempt(without)
         is_last = best.cost > enough and trial.cost > 0.9 * best.cost
-        if trial.cost < best.cost:
-            best = trial
-        else:
+        if trial.cost >= best.cost:
             kept |= asked
+        elif len(asked) > 1:
+            is_told = True
+        else:
+            best = trial
         if is_last:
             break
     return [candidate for candidate in found if candidate.name in best.used], best
