@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -80,15 +81,15 @@ def row(name: str, unmarked: Path, options: argparse.Namespace) -> str:
             with unchanged(batch):
                 way(batch)
     times: list[list[tuple[float, float]]] = [[] for _ in ways]
-    for segments in (Segments.again, Segments.__call__):
-        setattr(Segments, segments.__name__, inside.around(segments))
     recorded: list[float] = []
-    for _ in range(options.rounds):
-        for found, way, batch in zip(times, ways, inputs, strict=True):
-            before = recording.seconds - inside.seconds
-            found.append(seconds(way, batch))
-            if way is nets[1]:
-                recorded.append(recording.seconds - inside.seconds - before)
+    again, run = Segments.again, Segments.__call__
+    with patch.multiple(Segments, again=inside.around(again), __call__=inside.around(run)):
+        for _ in range(options.rounds):
+            for found, way, batch in zip(times, ways, inputs, strict=True):
+                before = recording.seconds - inside.seconds
+                found.append(seconds(way, batch))
+                if way is nets[1]:
+                    recorded.append(recording.seconds - inside.seconds - before)
     eager, *ours = (1e3 * statistics.median(own for own, _ in found) for found in times)
     walls = [wall for _, wall in times[0]]
     share = statistics.median(a / b for a, b in zip(recorded, walls, strict=True))

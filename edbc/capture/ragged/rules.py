@@ -274,8 +274,9 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     arguments are to be taken whole."""
     first: Any = args[0] if args else None
     name_of = rules.name_of(func)
-    like = next((x for x in (*args[1:], *kwargs.values()) if type(x) is Ragged), None)
-    if name_of in rules.CASTS and like is not None:  # of which the dtype alone counts
+    is_cast = name_of in rules.CASTS
+    like = next((x for x in (*args[1:], *kwargs.values()) if type(x) is Ragged), None) if is_cast else None
+    if like is not None:  # of which the dtype alone counts
         return first if first.dtype is like.dtype else first.to(like.dtype)
     result = _known_call(rec, func, args, kwargs, name)
     if result is first or (name_of in _PASS_ON and _is_same(result, first)):  # another object where a call is known

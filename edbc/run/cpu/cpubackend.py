@@ -466,7 +466,7 @@ class CpuBackend:
         if not shot.serves(kernels):
             with self._lock:
                 shot = self._snapshot
-                every = {**shot.kernels, **kernels}
+                every = {**_of_same_model(shot.kernels, kernels), **kernels}
                 shot = shot.renewed() if shot.holds(kernels) else snapshot(every, self.products)
                 self._snapshot = shot
         return shot
@@ -478,6 +478,17 @@ class CpuBackend:
             return None
         of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
         return torch_dtype(of[0].dtype)
+
+
+def _of_same_model(known: dict[int, Native], kernels: dict[int, Native]) -> dict[int, Native]:
+    """Those of the model that these kernels are of: packs are shared by the names of parameters, which another model
+    (a copy of a net) has too."""
+    of = {id(kernel.weights.view.model) for kernel in kernels.values() if isinstance(kernel, NativeKernel)}
+    return {
+        kind: kernel
+        for kind, kernel in known.items()
+        if not of or not isinstance(kernel, NativeKernel) or id(kernel.weights.view.model) in of
+    }
 
 
 def _stretches(

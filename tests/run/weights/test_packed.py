@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import subprocess
 import sys
@@ -346,3 +347,29 @@ def test_types_that_differ_in_a_size_share_what_is_packed() -> None:
         with torch.no_grad():
             model.up.weight.mul_(0.5)
             model.norm.weight.add_(0.1)
+
+
+class Sized(nn.Module):
+    """A type for each number of rows, all with the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.layer_norm(torch.tanh(self.up(rows)), rows.shape)
+
+
+@torch.no_grad()
+def test_copies_of_a_net_have_weights_of_their_own() -> None:
+    """Though they share a back end, and types of one have run there that the other's have not met."""
+    torch.manual_seed(0)
+    of_size = {n: [torch.randn(n, SIZE)] for n in (2, 3, 4, 5)}
+    net = bound_alone(Sized().eval(), [*(rows for of in of_size.values() for rows in of)], rows=False)
+    other = copy.deepcopy(net)
+    for factor in (-1.7, 0.3):
+        other.model.up.weight.mul_(factor)
+        for sizes in ((2, 3, 4, 5), (2, 3), (4,), (5, 2)):
+            for one in (other, net, other):
+                require_eager(one, [rows for n in sizes for rows in of_size[n]])
+        net.model.up.weight.mul_(factor)
