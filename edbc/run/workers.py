@@ -5,8 +5,9 @@
     travels back; under `spawn` the worker gets the model with parameters that have shapes and no data.
 (2) Vocabularies travel as one text, which is read once. What has been recorded in the worker alone the receiving net
     has no operations for, so the first instance that has it travels too, once per worker, and is recorded there.
-(3) What arrives is from another process: lengths, types, operands, rows, offsets, nests and constants are checked
-    before anything runs, and then the block is the mini-batch's graph as it stands.
+(3) What arrives is from another process. A checksum (CRC-32) tells bytes that were changed on the way; against those
+    that were meant to mislead, lengths, types, operands, rows, offsets, nests and constants are checked before anything
+    runs, and then the block is the mini-batch's graph as it stands.
 (4) What capturing takes a worker and checking takes this process is measured, of processor time, for workers may wait
     for a core; and once what a mini-batch takes this process that comes through a pipe, of which a DataLoader lets
     nobody see more than its end.
@@ -20,7 +21,9 @@ import pickle
 import threading
 import time
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from multiprocessing import Pipe
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -136,8 +139,8 @@ class CapturedBatch(Closed):
         key = (os.getpid(), id(self.of))
         once: dict[str, str] = {}
         texts = [once.setdefault(text, text) for text in self.nest_texts]  # pickle sends one object once
-        return _arrived, (_text_of(self.of), self.data.tobytes(), texts, constants, _pickled(self.exemplars), key,
-                          self.seconds)  # fmt: skip
+        sent = _text_of(self.of), self.data.tobytes(), texts, constants, _pickled(self.exemplars)
+        return _arrived, (*sent, key, self.seconds, _checksum(*sent))
 
 
 def _pickled(exemplars: list[Any]) -> bytes:
@@ -163,15 +166,30 @@ def _text_of(of: Lexicon | Vocabulary) -> str:
     return text[1]
 
 
-def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: bytes, key: Any,
-             seconds: float) -> CapturedBatch:  # fmt: skip
+def _checksum(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: bytes) -> int:
+    """Of all that says what a mini-batch is."""
+    names = "\n".join([*nest_texts, *(f"{source} {name} {shape}" for source, name, shape, _ in constants)])
+    checksum = zlib.crc32(names.encode(), _checksum_of(text))
+    for block in (data, exemplars, *(raw for *_, raw in constants)):
+        checksum = zlib.crc32(block, checksum)
+    return checksum
+
+
+@lru_cache(maxsize=8)
+def _checksum_of(text: str) -> int:
+    """Of a vocabulary, which comes with every mini-batch."""
+    return zlib.crc32(text.encode())
+
+
+def _arrived(text: str, data: bytes, nest_texts: Any, constants: Any, exemplars: bytes, key: Any, seconds: float,
+             checksum: int) -> CapturedBatch:  # fmt: skip
     """What another process sent. Raises InputError where it is no batch; the net that takes it checks the rest."""
     try:
         vocabulary = _VOCABULARIES.get(text)
         if vocabulary is None:
             vocabulary = _VOCABULARIES[text] = vocabulary_of(json.loads(text))
         pools = [(int(source), tensor_of(raw, torch_dtype(name), shape)) for source, name, shape, raw in constants]
-        need(set(map(type, nest_texts)) <= {str})
+        need(checksum == _checksum(text, data, nest_texts, constants, exemplars))
         batch = CapturedBatch(vocabulary, np.frombuffer(data, np.uint8), nest_texts, pools)
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError, RecursionError) as error:
         raise InputError(

@@ -187,6 +187,24 @@ def test_what_arrives_is_checked() -> None:
     assert refused > 680
 
 
+def test_what_was_changed_on_the_way_is_refused() -> None:
+    """A bit of the block, of a text or of a constant that differs, also where it would mean another row or number."""
+    net, rng = net_of(), Random(1)
+    reader, arguments = collate(net)(sentences(8)).__reduce__()
+    assert outputs(net, [reader(*arguments)]) == outputs(net, [sentences(8)])
+    text, data, nests, ((source, dtype, shape, raw), *others), *rest = arguments
+    assert raw
+    for number in range(100):
+        changed = bytearray((data, raw)[number % 2])
+        changed[rng.randrange(len(changed))] ^= 1 << rng.randrange(8)
+        block = data if number % 2 else bytes(changed)
+        first = source, dtype, shape, bytes(changed) if number % 2 else raw
+        with pytest.raises(InputError, match="expected what a worker sends"):
+            reader(text, block, nests, [first, *others], *rest)
+    with pytest.raises(InputError, match="expected what a worker sends"):
+        reader(text, data, nests[::-1] + nests[:1], [(source, dtype, shape, raw), *others], *rest)
+
+
 def items_of(net: Any, batch: Any) -> Any:
     """Classes of the results of a batch's items one by one, or the error."""
     try:
