@@ -35,7 +35,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from sys import _getframe, getrefcount
 from types import CodeType, FrameType
@@ -147,11 +147,11 @@ class Reads:
 
 def until_first_read(recorder: Recorder, run: Callable[[], T]) -> T:
     """`run()`. Raises MustSuspend where forward reads a value, also where it catches that again and again."""
-    try:
-        from greenlet import getcurrent, greenlet
-    except ImportError:
+    module = greenlet_module()
+    if module is None:
         recorder.reading = lambda *_: require_greenlet()
         return run()
+    getcurrent = module.getcurrent
     home, flows, hub, caught = torch_state(), recorder.flows, getcurrent(), 0
 
     def first_read(symbol: Symbol, as_number: bool = False, place: int = -1, site: Site | None = None) -> NoReturn:
@@ -165,7 +165,7 @@ def until_first_read(recorder: Recorder, run: Callable[[], T]) -> T:
         raise MustSuspend
 
     recorder.reading = first_read
-    attempt = greenlet(run, hub)
+    attempt = module.greenlet(run, hub)
     attempt.gr_context = hub.gr_context
     try:
         with watched_by(watcher_of_thread()):
@@ -193,13 +193,22 @@ def _abandon(fiber: Fiber) -> None:
 
 def require_greenlet() -> Any:
     """The module. Raises UnsupportedError, with the user's line, where it is not installed."""
-    try:
-        import greenlet
-    except ImportError:
+    module = greenlet_module()
+    if module is None:
         raise UnsupportedError(
             f"{user_location()}: forward reads the value of a tensor, for which instances are suspended by greenlet, "
             "which is not installed; install edbc[fibers]"
-        ) from None
+        )
+    return module
+
+
+@cache
+def greenlet_module() -> Any | None:
+    """None where it is not installed, for which the interpreter looks 33 microseconds each time."""
+    try:
+        import greenlet
+    except ImportError:
+        return None
     return greenlet
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import copy
 import ctypes
@@ -29,6 +28,7 @@ from torch.nn import functional as F
 
 import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward import fibers
 from edbc.capture.forward.build import capture
 from edbc.capture.forward.fibers import _LEFT, FRAMES
 from edbc.capture.record.table import TypeTable
@@ -1081,15 +1081,13 @@ def test_random_numbers_are_refused() -> None:
 
 
 def test_without_greenlet_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    net = bound(model_of(branch), some(2))
-    real = builtins.__import__
-
-    def none_such(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "greenlet":
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", none_such)
+    """And what else goes wrong is not told as its consequence."""
+    net, never_reads = bound(model_of(branch), some(2)), bound(model_of(Reading.encode), some(2))
+    monkeypatch.setitem(sys.modules, "greenlet", None)
+    monkeypatch.setattr(fibers, "greenlet_module", fibers.greenlet_module.__wrapped__)
+    with pytest.raises(TypeError) as raised:
+        never_reads([None])
+    assert raised.value.__context__ is None
     with torch.no_grad(), pytest.raises(UnsupportedError, match=r"edbc\[fibers\]"):
         net(some(2))
 
