@@ -47,7 +47,7 @@ from torch.utils._pytree import tree_map
 
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import Reads
-from edbc.capture.forward.states import Memo
+from edbc.capture.forward.states import Memo, attributes_unchanged
 from edbc.capture.semantics.modes import DispatchMode
 from edbc.capture.standins.objects import unchanged
 from edbc.errors import CheckFailed
@@ -308,8 +308,9 @@ class Eager:
         return elapsed / done
 
     def run(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
-        """What the model returns for each instance, each in a mode of its own."""
-        return _run(self.model, self.dtype, instances, modes)
+        """What the model returns for each instance, each in a mode of its own. It keeps no attributes of them."""
+        with attributes_unchanged(self.model):
+            return _run(self.model, self.dtype, instances, modes)
 
     def reference(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
         """The same in float64. Instances keep nothing of it."""

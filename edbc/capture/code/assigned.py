@@ -13,6 +13,10 @@ Definitions.
     of the user's has, or one that registers them, those that (3) keeps, and all that reached units mention; everything
     where one looks names up that it makes.
 
+(5) *Caches* are attributes that a reached method assigns of its own object, and reads where it may not have done so
+    (`if n != self.size: self.size, self.mask = n, ...`), and those that it may not assign beside such ones; what an
+    `if` of another method asks of is a cache, too, with all that is assigned beside it (`if n > self.size: grow(n)`).
+
 Whoever calls what is not reached does so between mini-batches, where `ModelView.require_unchanged` sees what it did.
 """
 
@@ -58,12 +62,30 @@ class _Unit(NamedTuple):
     looks_up: bool
     """Whether it looks names up that it makes."""
     decorators: frozenset[str]
+    own: _Own
+
+
+class _Own(NamedTuple):
+    """Attributes of a method's own object, for definition (5)."""
+
+    stored: frozenset[str] = frozenset()
+    caches: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
+    """What tests of its `if`s read."""
 
 
 def assigned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """What reached units of these files assign; ANY among it where one assigns by names that are made."""
     found = _reached_in(list(modules))
     return frozenset({ANY}) if found is None else frozenset[str]().union(*(unit.assigned for unit in found))
+
+
+def caches_in(modules: Iterable[ModuleType]) -> frozenset[str]:
+    """Definition (5), of all files."""
+    of_own = [unit.own for unit in _reached_in(list(modules)) or ()]
+    asked = frozenset[str]().union(*(own.asked for own in of_own))
+    others = (own.stored for own in of_own if not own.caches and own.stored & asked)
+    return frozenset[str]().union(*(own.caches for own in of_own), *others)
 
 
 def mentioned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
@@ -178,7 +200,32 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = ()) -> _Uni
     looks_up = any(_looks_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
     assigned = frozenset() if name in MAKES else frozenset({*_assignments(node), *(_changes(node) if name else ())})
     by = frozenset(_called(x.func if isinstance(x, ast.Call) else x) for x in decorators)
-    return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by)
+    of_own = _of_own(node) if isinstance(node, ast.FunctionDef) and name not in MAKES else _Own()
+    return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by, of_own)
+
+
+def _of_own(node: ast.FunctionDef) -> _Own:
+    """What a statement of a method's own block has assigned is told from what one inside of others may have."""
+    own = node.args.args[0].arg if node.args.args else ""
+    of_own = [x for x in ast.walk(node) if isinstance(x, ast.Attribute)
+              and isinstance(x.value, ast.Name) and x.value.id == own]  # fmt: skip
+    stored = {x.attr for x in of_own if isinstance(x.ctx, ast.Store)}
+    ends: dict[str, int] = {}
+    for statement in node.body:
+        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+            for x in ast.walk(target):
+                if isinstance(x, ast.Attribute) and x in of_own and isinstance(x.ctx, ast.Store):
+                    ends.setdefault(x.attr, statement.end_lineno or 0)
+    read = [(x.attr, x.lineno) for x in of_own if isinstance(x.ctx, ast.Load)]
+    read += [(str(x.args[1].value), x.lineno) for x in ast.walk(node) if isinstance(x, ast.Call)
+             and _called(x.func) in ("getattr", "hasattr") and len(x.args) > 1 and _called(x.args[0]) == own
+             and isinstance(x.args[1], ast.Constant)]  # fmt: skip
+    read += [(x.target.attr, x.lineno) for x in ast.walk(node) if isinstance(x, ast.AugAssign)
+             and isinstance(x.target, ast.Attribute) and x.target in of_own]  # fmt: skip
+    found = {name for name, line in read if name in stored and line <= ends.get(name, line)}
+    tests = [x for inner in ast.walk(node) if isinstance(inner, ast.If) for x in ast.walk(inner.test)]
+    asked = {x.attr for x in tests if isinstance(x, ast.Attribute) and x in of_own}
+    return _Own(frozenset(stored), frozenset(found | (stored - ends.keys() if found else set())), frozenset(asked))
 
 
 def _named(node: ast.AST) -> str:

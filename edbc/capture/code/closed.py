@@ -31,7 +31,8 @@ Definitions.
     instance is looked at. No cell is made of that.
 (4) A model's `forward` may be closed *but for what it leaves*: it, or what it calls, assigns attributes of its own
     module, which closed code reads in the same function behind that line alone. Whoever calls it gives them to the
-    model.
+    model. What it reads before (`code.assigned`, definition (5)) each instance finds as the model was bound, and the
+    model keeps it.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`trace.automatic`).
@@ -62,7 +63,16 @@ import torch
 from torch import nn
 
 from edbc.base.notebook import shown_name
-from edbc.capture.code.assigned import ANY, CHANGING, GLOBAL, ITEMS, assigned_in, is_prompt, mentioned_in
+from edbc.capture.code.assigned import (
+    ANY,
+    CHANGING,
+    GLOBAL,
+    ITEMS,
+    assigned_in,
+    caches_in,
+    is_prompt,
+    mentioned_in,
+)
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rewrite import LookUp, LookUps, as_python, enclosing_of, standing
@@ -160,6 +170,11 @@ class Closed:
     def mentioned(self) -> frozenset[str]:
         """All names that such code mentions."""
         return mentioned_in(self._files)
+
+    @functools.cached_property
+    def caches(self) -> frozenset[str]:
+        """Names of the attributes that such code assigns and may have read before."""
+        return caches_in(self._files)
 
     @functools.cached_property
     def _files(self) -> frozenset[ModuleType]:
@@ -547,7 +562,7 @@ class _Reading:
         if not isinstance(node.ctx, ast.Load):
             if not (isinstance(node.ctx, ast.Store) and self._leaves(base, names)):
                 self.refuse(node, f"{ast.unparse(node)} is assigned")
-            self.closed.left.add(node.attr)
+            self.closed.left |= {node.attr} - self.closed.caches
             return
         if isinstance(base, ast.Name) and base.id == self.self_name:
             assert self.module is not None
@@ -578,6 +593,14 @@ class _Reading:
             isinstance(x, ast.Attribute) and not isinstance(x.ctx, ast.Load) and x.attr == name
             and self._leaves(x.value, (name,)) for x in targets
         )  # fmt: skip
+
+    def _is_cache(self, module: nn.Module, name: str) -> bool:
+        """Whether it is one that each instance finds as it was, which is what stays."""
+        held = vars(module).get(name)
+        is_own = not any(name in space for space in _spaces(module)[:3]) and not hasattr(type(module), name)
+        return (
+            self.closed.leaves and is_own and name in self.closed.caches and isinstance(held, (torch.Tensor, *_PLAIN))
+        )
 
     def _leaves(self, base: ast.expr, names: tuple[str, ...]) -> bool:
         """Whether to assign it is what definition (4) allows."""
@@ -669,10 +692,13 @@ class _Reading:
 
     def _walk(self, node: ast.AST, text: str, found: Any, names: tuple[str, ...]) -> None:
         """Follow attributes from an object as far as they are known to stay, (b) and (c)."""
-        for name in names:
+        for number, name in enumerate(names, 1):
             if isinstance(found, (torch.Tensor, *_PLAIN)):  # attributes of what stays
                 return
             if isinstance(found, nn.Module):
+                if self._is_cache(found, name):
+                    self._of_unknown(node, names[number:])
+                    return
                 if name not in found._parameters and name not in found._buffers:  # assigning to those is refused
                     self._unassigned(node, name)
                 found, is_known = self._of_module(node, found, name)

@@ -171,6 +171,8 @@ class ModelView(CellTracer):
         self.regions = Regions(model, Closed(model)) if code is None else code
         """What is known of the code, which another view of the same model may have read."""
         self._changing = self._names_that_change()
+        self._caches = {path: self._caches_of(module) for path, module in self._modules}
+        """What instances find of caches (`code.assigned`), by the path of a module and name."""
         self._state = [_state(module, self._changing) for _, module in self._modules]
         self._glance = _Glance([module for _, module in self._modules], self._changing)
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
@@ -195,6 +197,14 @@ class ModelView(CellTracer):
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
+
+    @functools.cached_property
+    def steady_caches(self) -> frozenset[str]:
+        """Names of caches whose items nobody changes."""
+        return frozenset(name for name in self.closed.caches if ITEMS + name not in self.closed.assigned)
+
+    def _caches_of(self, module: nn.Module) -> dict[str, Any]:
+        return {name: vars(module)[name] for name in self.steady_caches & vars(module).keys()}
 
     def _names_that_change(self) -> frozenset[str]:
         """Of attributes in whose lists and dicts tensors stand, those that code which forward may reach changes, or
@@ -329,6 +339,8 @@ class ModelView(CellTracer):
             for changed in before:
                 if now.get(changed) == before[changed] or (path, changed) in self._assigned:
                     continue
+                if changed in self._caches.get(path, ()):
+                    continue
                 raise StaleError(
                     f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
                     "bind the model again"
@@ -386,8 +398,12 @@ class ModelView(CellTracer):
             ) from error
         own_path = self._paths[id(module)]
         for path, part in shadow.named_modules():
+            path = ".".join(filter(None, (own_path, path)))
+            for name in self.steady_caches & vars(part).keys() if path in self._caches else ():
+                del vars(part)[name]
+            vars(part).update(copy.deepcopy(self._caches.get(path, {}), memo))
             copies = (self.copies_as_written if recorder.keeps_books else self.copies).methods(type(part))
-            _watch_assignments(".".join(filter(None, (own_path, path))), part, self, copies)
+            _watch_assignments(path, part, self, copies, recorder)
         return _Spare(shadow, memo.made)
 
     @contextmanager
@@ -410,6 +426,10 @@ class ModelView(CellTracer):
         glance, known = self._named
         if glance is not self._glance or any(id(tensor) not in known for _, tensor in shared_tensors(module)):
             known = {id(tensor): (name, tensor) for name, tensor in shared_tensors(self.model)}
+            for path, held in self._caches.items():
+                for name, item in held.items():
+                    if known.get(id(item), ("",))[0] == (f"{path}.{name}" if path else name):
+                        del known[id(item)]  # no tensor of the model's, but what an instance has left
             self._named = self._glance, known
         return known
 
@@ -709,10 +729,11 @@ class _Glance:
 _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 
-def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: dict[str, Any]) -> None:
+def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: dict[str, Any],
+                       recorder: Recorder) -> None:  # fmt: skip
     """Make a shadow run copies of its methods, refuse to give a parameter or buffer another tensor, and note what else
-    forward assigns."""
-    kind, assigned, written = type(module), view._assigned, view.written
+    forward assigns, and what caches were."""
+    kind, assigned, written, caches = type(module), view._assigned, view.written, view.steady_caches
     tensors = frozenset((*module._parameters, *module._buffers))
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
@@ -725,6 +746,8 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
             written.add((path, name))
         if not name.startswith("_"):
             assigned.add((path, name))
+        if name in caches:
+            recorder.caches.setdefault((self, name), {name: vars(self)[name]} if name in vars(self) else {})
         kind.__setattr__(self, name, value)
 
     module.__class__ = derived_class(kind, {"__setattr__": set_attribute, **copies})

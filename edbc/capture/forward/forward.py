@@ -151,6 +151,7 @@ def _record_reading(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
 def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> tuple[Fibers, list[Any]]:
     """What forward returns for each instance. What an attempt recorded before that did not get to the end stays where
     it is, unless nothing uses it."""
+    recorder.put_caches_back()
     attributes = OwnAttributes(shadow, recorder.tracer)
     fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries), attributes)
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward

@@ -166,14 +166,15 @@ class Search:
             self.is_on_instances = bool(self.places)
             for found in (self.places, self.values, self.parameters, self._holding):
                 found.clear()
-        self._of_model = True
         modules = dict(self.recorder.tracer.model.named_modules(remove_duplicate=False))
         for path, module, name in list(_plain_attributes(shadow)):
-            before = len(self.places)
+            before, is_cache = len(self.places), (module, name) in self.recorder.caches
+            self._of_model = not is_cache
             if self._holds(module.__dict__[name]):
                 self.places.append((Entries(module.__dict__), name, module.__dict__[name]))
             self._walk([module.__dict__[name]])
-            if len(self.places) > before or self._is_without_now(path, name, module.__dict__[name]):
+            # what a cache holds, others may say something of
+            if len(self.places) > before or is_cache or self._is_without_now(path, name, module.__dict__[name]):
                 of_user = modules.get(path)
                 if of_user is None:  # a module that forward has made: the user's model is to have no others
                     continue

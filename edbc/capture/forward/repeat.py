@@ -9,10 +9,15 @@ recorded mini-batches, and on a fresh one; the graphs are compared.
 What leaves no trace in the graphs is allowed: attributes that are assigned before they are read (a list that forward
 fills for one instance), memos that hold no recorded tensor, counters that nobody reads. It happens to the copy: the
 user's model keeps its attributes as they are.
+
+What forward may read before it assigns it (`code.assigned`, definition (5)) each instance finds as the model was bound,
+whatever ran before. That does as a cache, for which eager execution is asked: it gives the same for an instance
+whichever ran before.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
@@ -24,9 +29,12 @@ from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.returned import Result, Run
+from edbc.capture.forward.states import Memo, attributes_unchanged
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable
+from edbc.capture.standins.nests import inside
 from edbc.capture.standins.objects import unchanged
+from edbc.capture.standins.source import location_of_function
 from edbc.errors import UnsupportedError
 
 ASKED = 4
@@ -44,13 +52,25 @@ def require_repeatable(
     The message has the user's line of the first difference and the attributes of the model that forward has changed.
     """
     asked = sorted({round(i * (len(instances) - 1) / (ASKED - 1)) for i in range(ASKED)}) if instances else []
+    has_caches = any(name in view.closed.caches for _, name in view.written)
+    if has_caches and view.needs_data and _are_caches(view.model, instances, asked):
+        return
     shadows = [used, used]
     if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
         shadows.append(_fresh(view, table, used[1], instances, run_segment))
-    with NoGarbageCollection():
-        passes = [
-            _parts(shadow, instances, asked if i else asked[::-1], run_segment) for i, shadow in enumerate(shadows)
-        ]
+    for _, recorder in shadows:
+        recorder.remembers = True
+    try:
+        if has_caches:  # others are to find what all have left
+            with unchanged(instances):
+                capture(*used, instances, run_segment)
+        with NoGarbageCollection():
+            passes = [
+                _parts(shadow, instances, asked if i else asked[::-1], run_segment) for i, shadow in enumerate(shadows)
+            ]
+    finally:
+        for _, recorder in shadows:
+            recorder.remembers = False
     for number in asked:
         for again in passes[1:]:
             line = _first_difference(passes[0][number], again[number])
@@ -60,6 +80,48 @@ def require_repeatable(
                     f"instance {number} when it ran again: {_because(view, used[0])}; let forward depend on the "
                     "instance and the weights alone"
                 )
+    if has_caches and view.needs_data:
+        raise UnsupportedError(
+            f"{location_of_function(type(view.model).forward)}: expected the same graph whenever forward runs on an "
+            f"instance, got other results after other instances: {_because(view, used[0])}; let forward depend on the "
+            "instance and the weights alone"
+        )
+
+
+def _are_caches(model: nn.Module, instances: Sequence[Any], asked: Sequence[int]) -> bool:
+    """Whether a copy gives the same for the instances that are asked as it was, and after all, in two orders."""
+    copied = copy.deepcopy(model, Memo(model))
+
+    def ran(instance: Any) -> list[Any]:
+        found: list[Any] = []
+        with unchanged([instance]), torch.random.fork_rng(devices=()), torch.no_grad():
+            torch.manual_seed(0)
+            _leaves(copied(instance), found)
+        return found
+
+    alone = []
+    for number in asked:
+        with attributes_unchanged(copied):
+            alone.append(ran(instances[number]))
+    for instance in instances:
+        ran(instance)
+    after = [ran(instances[number]) for number in asked[::-1]][::-1], [ran(instances[number]) for number in asked]
+    return all(len(a) == len(b) and all(map(_is_close, a, b)) for of in after for a, b in zip(alone, of, strict=True))
+
+
+def _leaves(nest: Any, found: list[Any]) -> None:
+    if isinstance(nest, list | tuple | dict):
+        inside(lambda part: _leaves(part, found), nest)
+    else:
+        found.append(nest)
+
+
+def _is_close(one: Any, other: Any) -> bool:
+    """True where two results are equal but for rounding; what is no tensor and no plain value is the user's affair."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        are_floats = one.shape == other.shape and one.dtype == other.dtype and one.is_floating_point()
+        return torch.allclose(one, other, 1e-4, 1e-5, equal_nan=True) if are_floats else _is_same(one, other)
+    return type(one) is type(other) and (not isinstance(one, _PLAIN) or one == other or one != one)
 
 
 def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequence[Any],
@@ -99,7 +161,7 @@ def _first_difference(one: Capture, other: Capture) -> str | None:
         kind = mine.node_type[node]
         reads = mine.operands_of(node), theirs.operands_of(node)
         if kind != theirs.node_type[node] or not _same_reads(one, reads[0], other, reads[1]):
-            return mine.types[kind].source
+            return max(mine.types[kind].source, theirs.types[theirs.node_type[node]].source, key=len)  # all lines
     if mine.num_nodes != theirs.num_nodes:
         longer, at = max((mine, theirs), key=lambda graph: graph.num_nodes), min(mine.num_nodes, theirs.num_nodes)
         return longer.types[longer.node_type[at]].source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
@@ -69,6 +70,18 @@ class OwnAttributes:
         for key in self._objects:
             names = {*self._spaces[key], *self._before[key]} if self._names is None else self._names
             yield from [(key, name) for name in names]
+
+
+@contextmanager
+def attributes_unchanged(model: nn.Module) -> Iterator[None]:
+    """A context at whose end modules have the attributes that they had before."""
+    before = [(vars(module), dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for space, was in before:
+            space.clear()
+            space.update(was)
 
 
 def _is_torchs(module: nn.Module) -> bool:

@@ -186,7 +186,7 @@ class Recorder:
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_tracer", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast",
-        "before_books", "books", "calls", "captures", "constants", "contents", "counted", "cuts", "described",
+        "before_books", "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described",
         "descriptions", "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
         "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_runs",
         "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home",
@@ -195,9 +195,9 @@ class Recorder:
         "literals", "looks", "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack",
         "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps",
         "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reads",
-        "reads_at_once", "recorded_reads", "refs", "remade", "returned", "room", "root", "rows", "run_segment",
-        "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum",
-        "symbolic", "table", "taken", "takes_locks", "tells_apart", "unread", "within", "zeros",
+        "reads_at_once", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows",
+        "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked",
+        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "unread", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -236,6 +236,11 @@ class Recorder:
         self.looks = True
         """True when nodes are asked for their lines."""
         self._mini_batches = 0
+        self.caches: dict[tuple[nn.Module, str], dict[str, Any]] = {}
+        """Attributes that the instance which runs has assigned, by module and name, as they were (`code.assigned`,
+        definition (5))."""
+        self.remembers = False
+        """Whether each instance finds what the one before has left of these."""
         self.drawn_operands: list[Value] = []
         self.drawn_classes: list[ValueClass] = []
         """In a cell: operands for what it draws; the classes of those that were not known beforehand."""
@@ -361,6 +366,7 @@ class Recorder:
         self.returned = ""
         self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
         self._mini_batches += 1
+        self.put_caches_back()
         self.entries: list[int] = []
         self.refs: list[int] = []
         self.external_source: list[int] = []
@@ -837,9 +843,17 @@ class Recorder:
 
     def next_instance(self, number: int) -> None:
         """From now on it is this instance of the mini-batch that runs."""
+        self.put_caches_back()
         self.instance = number
         self.draws = []
         self.unread = []
+
+    def put_caches_back(self) -> None:
+        """Let modules have what was there before an instance assigned it."""
+        for (module, name), before in self.caches.items() if not self.remembers else ():
+            vars(module).pop(name, None)
+            vars(module).update(before)
+        self.caches.clear()
 
     def as_value(self, item: Any) -> Any:
         """A parameter, a tensor or what is no node yet as a value; anything else as it is."""

@@ -162,3 +162,80 @@ def test_forwards_that_read_what_they_assign_are_open(kind: type[Encoder]) -> No
     model.calls = 0
     assert Closed(model).left_by_forward is None
     assert Closed(Encoder()).left_by_forward == {"weights", "rows", "average", "long", "kind"}
+
+
+class Rotary(nn.Module):
+    """Keeps what it has made for the last length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length = self.turned = None
+        self.register_buffer("speeds", torch.rand(HIDDEN // 2))
+
+    def forward(self, x):
+        if len(x) != self.length:
+            self.length = len(x)
+            angles = torch.arange(len(x)).unsqueeze(1) * self.speeds.unsqueeze(0)
+            self.turned = torch.cat([angles.cos(), angles.sin()], 1)
+        return x * self.turned
+
+
+class Causal(nn.Module):
+    """Keeps the mask of the last length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = None
+        self.layer = nn.TransformerEncoderLayer(HIDDEN, 2, 32, batch_first=True)
+
+    def forward(self, x):
+        if self.mask is None or self.mask.size(0) != len(x):
+            self.grow(len(x))
+        return self.layer(x.unsqueeze(0), self.mask).squeeze(0)
+
+    def grow(self, n):
+        self.mask = torch.triu(torch.full((n, n), float("-inf")), diagonal=1)
+
+
+class Longest(Rotary):
+    """Keeps it for the longest, and takes of it what it needs."""
+
+    def forward(self, x):
+        if self.length is None or len(x) > self.length:
+            self.length = len(x)
+            self.turned = torch.cos(torch.arange(self.length)[:, None] * torch.cat([self.speeds, self.speeds])[None])
+        return x * self.turned[: len(x)]
+
+
+class WithCache(nn.Module):
+    def __init__(self, kind: type[nn.Module]) -> None:
+        super().__init__()
+        self.words, self.out, self.inner = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, 4), kind()
+
+    def forward(self, ids):
+        return self.out(self.inner(torch.tanh(self.words(torch.tensor(ids)))))
+
+
+@pytest.mark.parametrize("rows", [True, False])
+@pytest.mark.parametrize("kind", [Rotary, Causal, Longest])
+def test_caches_are_as_the_model_was_bound(kind: type[nn.Module], rows: bool) -> None:
+    """Empty, or filled by eager execution, which fills them again while the net is there; captured, and in training."""
+    torch.manual_seed(0)
+    model = WithCache(kind).eval()
+    for _ in range(2):
+        net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=rows)
+        for i, lengths in enumerate([(3, 4, 9, 4), (9, 9, 3), (5,), (12, 3, 4, 8, 5, 7, 2), (1, 4, 6)]):
+            batch = sentences(i, lengths)
+            with torch.no_grad():
+                require_equal(net(batch), [model(x) for x in batch])
+                require_equal(net(net.capture_all(batch)), [model(x) for x in batch])
+            wanted = torch.autograd.grad(sum(model(x).square().sum() for x in batch), [*model.parameters()])
+            found = torch.autograd.grad(sum(y.square().sum() for y in net(batch)), [*model.parameters()])
+            require_equal(found, wanted)
+
+
+def test_forwards_with_caches_are_kept() -> None:
+    model = WithCache(Causal)
+    net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=True)
+    net(sentences(2, range(3, 9)))
+    assert [key for key, call in net._idle[0][1].functions.items() if key[:2] == (KeptCall, "")]

@@ -181,6 +181,7 @@ class Forwards:
         for number, call in self.leaving.values():
             flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0]))
             if flat is None:
+                self.rec.put_caches_back()
                 self.function(self.shadow, self.instances[number])
             else:
                 self._assign(self._formed(call, flat))
@@ -308,6 +309,7 @@ class Forwards:
                 sizes = _at(group.sizes, place)
 
                 def forward(of: Any) -> Any:
+                    rec.put_caches_back()
                     if of is instance:
                         return self.function(self.shadow, of)
                     made = [self.function(self.shadow, of)]
@@ -335,6 +337,7 @@ class Forwards:
                     self._assign(left)
                     return result
                 rec.forget_since(*begin)  # it is recorded like all later ones
+                rec.put_caches_back()
                 return self._run(known, flat)
         return self._as_written(instance)
 
