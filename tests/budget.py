@@ -17,11 +17,11 @@ def budget(compiled: int, plain: int) -> int:
     return plain if PLAIN else compiled
 
 
-def share_processors() -> None:
+def share_processors(workers: int) -> None:
     """Processes that run tests side by side, and those that they start, compute in as many threads as there are
-    processors for each: torch's threads wait for each other at every operation. Before torch is loaded."""
+    processors for each: torch's threads wait for each other at every operation. Called before they start, as they
+    inherit it, and before torch is loaded."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors // workers)))
 
 

@@ -20,8 +20,6 @@ from hypothesis import HealthCheck, settings
 
 from edbc.errors import DeviceError
 
-share_processors()
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # How fast a busy machine draws examples says nothing of what is tested, and every run draws the same ones.
@@ -40,7 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Under NUMBA_DISABLE_JIT=1 the reference back end is expected, and its warning no error."""
+    """Processors are shared out among the processes that will run tests; under NUMBA_DISABLE_JIT=1 the reference back
+    end is expected, and its warning no error."""
+    share_processors(config.getoption("numprocesses", None) or 1)
     if not config.getoption("--slow"):
         settings.load_profile("quick" if config.getoption("--quick") else "fewer")
     if PLAIN:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
@@ -21,3 +23,9 @@ def test_small_products_take_one_thread(monkeypatch: pytest.MonkeyPatch) -> None
             pass
 
     assert settings == [1, 0]
+
+
+def test_processes_of_tests_share_the_processors() -> None:
+    """Side by side they have no more threads together than there are processors, and each has one."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    assert torch.get_num_threads() <= max(1, threads.num_cores() // workers)
