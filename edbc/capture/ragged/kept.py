@@ -147,15 +147,19 @@ class ByIndices(NamedTuple):
 
 
 class First(NamedTuple):
-    """So many first rows of a parameter: `positions[:n]`."""
+    """So many first rows of a parameter: `positions[:n]`; or so many integers as rows: `torch.arange(n)`."""
 
-    table: Shared
+    table: Shared | Below
     num: Count
 
     def triple(self, rec: Recorder, given: Given, sizes: Sequence[int]) -> Triple:
         """As an argument of a run. Raises CannotKeep where there are no so many rows."""
         size = size_of(self.num, sizes)
-        found = rec.rows_of_table(self.table, range(size), True) if 0 < size <= self.table.shape[0] else None
+        if not 0 < size <= (MOST if isinstance(self.table, Below) else self.table.shape[0]):
+            raise CannotKeep
+        if isinstance(self.table, Below):
+            return triple(rec.constant_rows(torch.arange(size)))
+        found = rec.rows_of_table(self.table, range(size), True)
         if found is None:
             raise CannotKeep
         return triple(found.refs)
@@ -712,7 +716,6 @@ class _Keeping:
         if table is None or numbers is None:
             raise CannotKeep
         if isinstance(numbers, Size):
-            assert type(table) is Shared
             if numbers.value != count:
                 raise CannotKeep
             if numbers.like[1] < 0 and numbers.like[2] > 1:  # other rows, which no run may have had yet

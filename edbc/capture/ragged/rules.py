@@ -27,7 +27,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks, has_mask
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
-from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Size, Spread
+from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -356,7 +356,7 @@ def _indexed(rec: Recorder, func: Any, args: tuple[Any, ...],
     """The arguments with the instance's tensors in the place of `Index`es, for functions by index; with rows of
     integers for others, as these may ask more of a tensor than a program says. Raises CannotKeep for matrices."""
     kinds = {*map(type, args), *map(type, kwargs.values())}
-    if kinds.isdisjoint((Index, Spread, Line, Cut)):
+    if kinds.isdisjoint((Index, Spread, Line, Cut, Range)):
         return args, kwargs
     is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread, Cut)
     of = _bare if is_by_index else _as_integers
@@ -368,7 +368,7 @@ def _bare(item: Any) -> Any:
 
 
 def _as_integers(item: Any) -> Any:
-    return item.integers() if type(item) in (Index, Spread, Line, Cut) else item
+    return item.integers() if type(item) in (Index, Spread, Line, Cut, Range) else item
 
 
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:

@@ -58,7 +58,10 @@ def _comparing(name: str, least: int, most: int) -> Callable[..., Any]:
     method, ask = getattr(int, name), _asking(name)
 
     def compare(self: Size, *number: Any) -> Any:
-        if type(number[0] if number else 0) is not int:
+        other = number[0] if number else 0
+        if other is None or (type(other) is Size and other.like == self.like):  # told whatever the size is
+            return method(self.value, self.value if other is not None else None)
+        if type(other) is not int:
             return ask(self, *number)
         given = number[0] if number else 0
         low, high = max(0, given + least), min(MOST, given + most)
@@ -337,7 +340,7 @@ class Spread(_Matrix):
 
 
 class Range(Index):
-    """`torch.arange` of a size that differs between instances: places, which code can only look up."""
+    """`torch.arange` of a size that differs between instances."""
 
     __slots__ = ("count",)
 
@@ -362,13 +365,20 @@ class Range(Index):
             raise CannotKeep
         return found
 
-    def unsqueeze(self, dim: int) -> Line:
-        """As a line."""
-        if dim not in (0, -2):
-            raise CannotKeep
-        return Line(self)
+    def integers(self) -> Ragged:
+        """As rows of integers."""
+        return self.rec.rows_of_places(self.count)
 
-    __getitem__ = __iter__ = view = reshape = t = unbind = vector = integers = _compared = _none
+    def unsqueeze(self, dim: int) -> Any:
+        """As a line, or as rows of integers."""
+        return Line(self) if dim in (0, -2) else self.integers().unsqueeze(dim)
+
+    def __getitem__(self, index: Any) -> Any:
+        if type(index) is not tuple or index[1:] != (None,) or index[0] != slice(None):
+            raise CannotKeep
+        return self.unsqueeze(1)
+
+    __iter__ = view = reshape = t = unbind = vector = _compared = _none
 
 
 class Line(_Matrix):

@@ -1045,6 +1045,15 @@ class Recorder:
             self.ragged_constants[key] = numbers, Ragged(self, refs, row)
         return self.ragged_constants[key][1]
 
+    def rows_of_places(self, count: Size) -> Ragged:
+        """Integers from 0 on as rows of `()`, as many as a symbol says. Raises CannotKeep where there are none."""
+        if not count.value:
+            raise CannotKeep
+        places = torch.arange(count.value)
+        refs = self.constant_rows(places)
+        self.lookups[refs.start] = Below(), count
+        return Ragged(self, refs, self.slot_of_constant(places.shape[1:], places.dtype)[1])
+
     def are_below(self, rows: Ragged, size: int) -> bool:
         """Whether all integers of such rows are from 0 to `size` - 1; so they have to be in other instances."""
         while rows.refs.start in self.cuts:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers import bound
-from rowparity import HIDDEN, VOCAB
+from rowparity import HIDDEN, VOCAB, kept_forwards, require_eager
 from torch import nn
 
 from edbc.capture.code.closed import Closed
@@ -234,8 +234,41 @@ def test_caches_are_as_the_model_was_bound(kind: type[nn.Module], rows: bool) ->
             require_equal(found, wanted)
 
 
-def test_forwards_with_caches_are_kept() -> None:
-    model = WithCache(Causal)
+@pytest.mark.parametrize("kind", [Causal, Rotary])
+def test_forwards_with_caches_are_kept(kind: type[nn.Module]) -> None:
+    """For all sizes: what a size is compared with is nothing, or itself, and places are rows."""
+    torch.manual_seed(0)
+    model = WithCache(kind).eval()
     net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=True)
-    net(sentences(2, range(3, 9)))
-    assert [key for key, call in net._idle[0][1].functions.items() if key[:2] == (KeptCall, "")]
+    for seed in (2, 3):
+        require_eager(net, model, sentences(seed, (3, 9, 4, 5, 7, 6, 8, 3)))
+    assert [*map(type, kept_forwards(net))] == [KeptCall]
+
+
+class Placed(nn.Module):
+    """Sinusoids of places, which stand as a column, a line, and numbers that are looked up."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.words, self.out, self.how = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, 4), how
+        self.register_buffer("speeds", torch.rand(HIDDEN))
+
+    def forward(self, ids):
+        h, places = self.words(torch.tensor(ids)), torch.arange(len(ids))
+        if self.how == "column":
+            angles = places[:, None] * self.speeds[None]
+        elif self.how == "outer":
+            angles = torch.einsum("i,j->ij", places.type_as(self.speeds), self.speeds)
+        else:
+            angles = (places.float() + 1).unsqueeze(-1).log() * self.speeds
+        return self.out(torch.tanh(h + angles.sin()))
+
+
+@pytest.mark.parametrize("how", ["column", "outer", "logarithm"])
+def test_code_computes_with_places(how: str) -> None:
+    torch.manual_seed(0)
+    model = Placed(how).eval()
+    net = bound(model, sentences(1, range(2, 12)), cells="auto", rows=True)
+    for seed, lengths in enumerate([(3, 9, 4, 5, 7, 6, 8, 3), (5, 2), (12, 1)]):
+        require_eager(net, model, sentences(seed, lengths))
+    assert [*map(type, kept_forwards(net))] == [KeptCall]

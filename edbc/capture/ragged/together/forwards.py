@@ -494,7 +494,7 @@ class _Brought:
                 fit &= extra.holds(self.indices[extra.number])
             sizes.append(extra.size(self.indices, sizes))
             if isinstance(extra, First):
-                fit &= (sizes[-1] > 0) & (sizes[-1] <= extra.table.shape[0])
+                fit &= (sizes[-1] > 0) & (isinstance(extra.table, Below) or sizes[-1] <= extra.table.shape[0])
         return fit & known.fits(self.indices, sizes)
 
     def runs(self, known: KeptCall) -> Ints:
@@ -531,6 +531,9 @@ class _Brought:
                 size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
                 begins = _begins(size)
                 places = np.arange(size.sum()) - np.repeat(begins, size)
+                if isinstance(extra.table, Below):
+                    flat += rec.constant_rows(torch.from_numpy(places)).start - begins, -1, size
+                    continue
                 looked_up = rec.rows_of_table(extra.table, places.tolist(), True)
                 assert looked_up is not None
                 flat += looked_up.refs.start - begins, -1, size
