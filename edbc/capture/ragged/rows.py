@@ -22,41 +22,78 @@ if TYPE_CHECKING:
 
 
 class Pool(list[torch.Tensor]):
-    """The constants of one source in a recording with ragged classes: matrices of rows, and rows alone."""
+    """The constants of one source: matrices of rows, and rows alone, which are written one behind the other where no
+    gradient goes to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: torch.Size, dtype: torch.dtype) -> None:
         super().__init__()
+        self.shape, self.dtype = shape, dtype
+        """Of a row."""
+        self.written = bytearray()
+        """Rows behind all matrices."""
+        self.num_written = 0
         self.matrices: list[torch.Tensor] = []
+        """And rows that require a gradient, as they are: it may turn out that nobody asks for that."""
         self.begin: list[int] = []
         self.num_rows = 0
 
     def add(self, rows: torch.Tensor) -> None:
         """All rows of a matrix."""
+        if self.num_written:
+            self._end_written()
+        self._add(rows, len(rows))
+
+    def _add(self, rows: torch.Tensor, count: int) -> None:
         self.matrices.append(rows)
         self.begin.append(self.num_rows)
-        self.num_rows += len(rows)
+        self.num_rows += count
 
     def append(self, row: torch.Tensor) -> None:
-        """One row."""
-        self.add(row.unsqueeze(0))
+        """One row, which may change from then on where it requires no gradient."""
+        if row.requires_grad:
+            if self.num_written:
+                self._end_written()
+            self._add(row, 1)
+            return
+        try:
+            self.write(row.numpy())
+        except (TypeError, ValueError, RuntimeError):  # no type of NumPy's, elements in another order or elsewhere
+            self.add(row.clone().unsqueeze(0))
+
+    def write(self, elements: Any) -> None:
+        """One row, by its memory."""
+        self.written.extend(elements)
+        self.num_written += 1
+
+    def _end_written(self) -> None:
+        rows = torch.frombuffer(self.written, dtype=self.dtype) if self.written else torch.empty(0, dtype=self.dtype)
+        self._add(rows.view(self.num_written, *self.shape), self.num_written)
+        self.written, self.num_written = bytearray(), 0
 
     def __len__(self) -> int:
-        return self.num_rows
+        return self.num_rows + self.num_written
 
     def __getitem__(self, number: Any) -> Any:
+        if self.num_written:
+            self._end_written()
         which = bisect.bisect_right(self.begin, number) - 1
-        return self.matrices[which][number - self.begin[which]]
+        return self._rows(self.matrices[which])[number - self.begin[which]]
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        return (row for matrix in self.matrices for row in matrix.unbind(0))
+        if self.num_written:
+            self._end_written()
+        return (row for matrix in self.matrices for row in self._rows(matrix).unbind(0))
+
+    def _rows(self, matrix: torch.Tensor) -> torch.Tensor:
+        return matrix if matrix.ndim > len(self.shape) else matrix.unsqueeze(0)
 
     def settled(self) -> Any:
         """As a mini-batch has them: one table, or a list where gradients go to some."""
+        if self.num_written:
+            self._end_written()
         if any(matrix.requires_grad for matrix in self.matrices):
             return list(self)
-        if len(self.matrices) == 1:
-            return self.matrices[0]
-        return torch.cat(self.matrices)
+        return self.matrices[0] if len(self.matrices) == 1 else torch.cat(list(map(self._rows, self.matrices)))
 
 
 def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:

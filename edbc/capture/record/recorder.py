@@ -372,7 +372,7 @@ class Recorder:
         self.external_source: list[int] = []
         self.external_index: list[int] = []
         self.constants: dict[int, Any] = {}
-        self._constants_of_class: dict[Any, tuple[int, list[torch.Tensor], Slot]] = {}
+        self._constants_of_class: dict[Any, tuple[int, Any, Slot]] = {}
         self.names: dict[int, str] = {}
         self.descriptions: list[Any] = []
         """Of this mini-batch (`capture.standins.made`)."""
@@ -676,17 +676,15 @@ class Recorder:
                 "make modules in __init__ and keep them in attributes, nn.ModuleList or nn.ModuleDict, so that the "
                 "model knows their parameters",
             )
-        kept = tensor.clone() if tensor.layout is _STRIDED else tensor.to_dense()
-        if kept.requires_grad and tensor.is_leaf:
-            self.leaves.append((tensor, kept))
-        known = self._constants_of_class.get((kept.shape, kept.dtype)) if self.sizes is None else None
+        known = self._constants_of_class.get((tensor.shape, tensor.dtype)) if self.sizes is None else None
         if known is None:
-            value = self._new_constant(kept)
+            value = self._new_constant(self._kept(tensor))
         else:  # `_new_constant` without its calls: an instance brings one at least
             source, pool, slot = known
+            is_plain = type(pool) is Pool and not tensor.requires_grad and tensor.layout is _STRIDED
             self.external_source.append(source)
             self.external_index.append(len(pool))
-            pool.append(kept)
+            pool.append(tensor if is_plain else self._kept(tensor))
             value = Value()
             value.rec = self
             value.ref = self.last_external = self.last_external - 1
@@ -698,18 +696,42 @@ class Recorder:
             self.remade[value.ref] = Held(tensor)
         return value
 
+    def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy, which is connected to the user's tensor where that requires a gradient."""
+        kept = tensor.clone() if tensor.layout is _STRIDED else tensor.to_dense()
+        if kept.requires_grad and tensor.is_leaf:
+            self.leaves.append((tensor, kept))
+        return kept
+
     def _new_constant(self, tensor: torch.Tensor) -> Value:
-        key = tensor.shape, tensor.dtype
         if self.sizes is not None:
             self.note_sizes(tensor)
-        known = self._constants_of_class.get(key)
-        if known is None:
-            source, slot = self._class_of_constant.get(key) or self._new_class_of_constant(key, tensor)
-            pool = self.constants.setdefault(source, Pool() if self.ragged else [])
-            known = self._constants_of_class[key] = source, pool, slot
-        source, pool, slot = known
+        source, pool, slot = self._pool_of(tensor.shape, tensor.dtype)
         pool.append(tensor)
         return self.external(source, len(pool) - 1, slot)
+
+    def _pool_of(self, shape: torch.Size, dtype: torch.dtype) -> tuple[int, Any, Slot]:
+        """Of constants of a shape the source, where they are, and the slot. They are rows of one table, unless they are
+        looked at one by one: of pieces that others hold too, and where values are read, segment by segment."""
+        known = self._constants_of_class.get((shape, dtype))
+        if known is None:
+            source, slot = self.slot_of_constant(shape, dtype)
+            is_list = not self.ragged and (self.reads or self.in_fragment or self.in_cell or self.shows is not None)
+            pool = self.constants.setdefault(source, [] if is_list else Pool(shape, dtype))
+            known = self._constants_of_class[shape, dtype] = source, pool, slot
+        return known
+
+    def written(self, numbers: Any, array: Any, dtype: torch.dtype) -> Value:
+        """The constant of an array's numbers, once per `numbers` and mini-batch."""
+        known = self._constant_of_key.get(numbers)
+        if known is None:
+            source, pool, slot = self._pool_of(torch.Size((len(array),)), dtype)
+            if type(pool) is Pool:
+                pool.write(array)
+            else:
+                pool.append(torch.frombuffer(array, dtype=dtype))
+            known = self._constant_of_key[numbers] = self.external(source, len(pool) - 1, slot)
+        return known
 
     def tensor_of_constant(self, value: Value) -> torch.Tensor:
         """The copy that a constant's external reads, where no class is ragged."""
@@ -780,8 +802,7 @@ class Recorder:
 
     def constant_rows(self, rows: torch.Tensor) -> range:
         """Externals for the rows of a matrix that nobody changes."""
-        source, _ = self.slot_of_constant(rows.shape[1:], rows.dtype)
-        pool = self.constants.setdefault(source, Pool())
+        source, pool, _ = self._pool_of(rows.shape[1:], rows.dtype)
         first, count = self.last_external - 1, len(rows)
         self.external_source += [source] * count
         self.external_index += range(len(pool), len(pool) + count)

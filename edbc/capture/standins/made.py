@@ -156,7 +156,11 @@ class Made(Lazy):
             refuse_ended()
         if self.tensor is not None:
             return rec.constant(self.tensor)
-        return rec.shared_constant(self.described.key, self.described.make)
+        described = self.described
+        if described.function is _of_numbers:
+            (numbers,) = described.given
+            return rec.written(numbers, numbers.array, described.dtype)
+        return rec.shared_constant(described.key, described.make)
 
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
         if self.tensor is not None or self.as_rows is not None:
