@@ -6,13 +6,15 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (1) Cells are chosen with rows and without (`choose`), first where all candidates cost less.
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
-    (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
+    (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is. Where
+    all are open, Python comes to each run again, which takes OPEN_RUN_US.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
     by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,
     which are there to have none, all that have one node count as if there were always as many more.
-(5) Where half of the instances are alike others (`capture.alike.alike`), they are joined and not recorded: a node
-    costs JOIN_US then, where there are no rows.
+(5) Without rows each constant that an instance brings or makes takes CONSTANT_US, with what it is computed from. Where
+    half of the instances are alike others (`capture.alike.alike`), they are joined and not recorded: a node costs
+    JOIN_US then, and a constant nothing.
 (6) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
     function of whole runs that torch runs.
 """
@@ -32,8 +34,10 @@ from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.vocabulary import Lexicon
 from edbc.capture.code.automatic import (
     CALL_US,
+    CONSTANT_US,
     JOIN_US,
     NODE_US,
+    OPEN_RUN_US,
     PYTHON_US,
     READ_US,
     ROW_US,
@@ -176,7 +180,14 @@ def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
     with unchanged(sample.instances):
         captured = alike.capture(sample.instances)
     alike.judge()
-    return 0.0 if captured is None or not alike.pays else (NODE_US - JOIN_US) * captured.graph.num_nodes
+    if captured is None or not alike.pays:
+        return 0.0
+    return (NODE_US - JOIN_US) * captured.graph.num_nodes + CONSTANT_US * _num_constants([captured])
+
+
+def _num_constants(parts: Sequence[Capture]) -> int:
+    kinds = [[source.kind == "constant" for source in part.sources] for part in parts]
+    return sum(int(np.array(of)[part.external_source].sum()) for of, part in zip(kinds, parts, strict=True) if of)
 
 
 def _nobody() -> Any:
@@ -242,10 +253,13 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
         if name in names:
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
-    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
+    run_us = RUN_US if recorder.read_forwards else OPEN_RUN_US
+    cost = run_us * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
     cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards
+    if not ragged:
+        cost += CONSTANT_US * _num_constants(parts)
     for part in parts:
         schedule = run(part.graph.lint(), Policy("critical"))
         batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()

@@ -122,3 +122,52 @@ def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
     rng, model = Random(0), Pooled().eval()
     pictures = [torch.ones(1, rng.randint(4, 7), rng.randint(4, 7)) for _ in range(32)]
     assert decide(Sample(model, Regions(model, Closed(model)), pictures), Decisions()).ragged == ()
+
+
+class Masked(nn.Module):
+    """A mean over what is no padding: three constants of each instance, where rows have them of all at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.score = nn.Embedding(20, 8), nn.Linear(8, 1)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        there = words.ne(1)
+        x = torch.tanh(self.words(words))
+        weights = torch.softmax(self.score(x).squeeze(-1) + (1.0 - there.float()) * -1e9, dim=1)
+        kept = there.unsqueeze(-1).float()
+        return (weights.unsqueeze(-1) * x + x * kept).sum(1) / kept.sum(1).clamp(min=1)
+
+
+class Levels(nn.Module):
+    """A forward that is open, as it looks at all of a module: Python comes to each of its calls on rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.down = nn.Embedding(20, 8), nn.Linear(8, 8)
+
+    def forward(self, levels: dict[str, list[int]]) -> torch.Tensor:
+        states, down = torch.zeros(1, 8), vars(self)["_modules"]["down"]
+        for name in sorted(levels):
+            words = self.words(torch.tensor(levels[name]))
+            states = torch.tanh(down(words) + states.mean(0))
+        return states.sum(0)
+
+
+def test_what_python_comes_to_for_each_instance_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Constants of instances are dear without rows, and with rows each call of an open forward."""
+    rng = Random(0)
+    padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(32)]
+    trees = [{f"{i}": [rng.randrange(20) for _ in range(rng.randint(1, 4))] for i in range(6)} for _ in range(32)]
+    costs = {}
+    for constant, run in ((decisions.CONSTANT_US, decisions.OPEN_RUN_US), (0.0, decisions.RUN_US)):
+        monkeypatch.setattr(decisions, "CONSTANT_US", constant)
+        monkeypatch.setattr(decisions, "OPEN_RUN_US", run)
+        for model, instances in ((Masked().eval(), padded), (Levels().eval(), trees)):
+            sample = Sample(model, Regions(model, Closed(model)), instances)
+            ragged = decisions.ragged_classes(sample)
+            assert ragged
+            costs[type(model), constant > 0] = [trial(sample, way, frozenset()).cost for way in ((), ragged)]
+    assert costs[Masked, True][0] - costs[Masked, False][0] == pytest.approx(4 * 32 * 3.0)
+    assert costs[Masked, True][1] == costs[Masked, False][1]
+    assert costs[Levels, True][1] > costs[Levels, False][1]
