@@ -63,6 +63,7 @@ class _Unit(NamedTuple):
     """Whether it looks names up that it makes."""
     decorators: frozenset[str]
     own: _Own
+    is_method: bool
 
 
 class _Own(NamedTuple):
@@ -78,6 +79,14 @@ def assigned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """What reached units of these files assign; ANY among it where one assigns by names that are made."""
     found = _reached_in(list(modules))
     return frozenset({ANY}) if found is None else frozenset[str]().union(*(unit.assigned for unit in found))
+
+
+def assigned_to_others_in(modules: Iterable[ModuleType]) -> frozenset[str]:
+    """What such units assign other than of the object that they are a method of."""
+    found = _reached_in(list(modules)) or ()
+    return frozenset[str]().union(
+        *(unit.assigned - unit.own.stored if unit.is_method else unit.assigned for unit in found)
+    )
 
 
 def caches_in(modules: Iterable[ModuleType]) -> frozenset[str]:
@@ -167,12 +176,12 @@ def _units(text: str) -> tuple[_Unit, ...]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return ()
-    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] = []
+    functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool]] = []
     rest: list[ast.AST] = []
     _divide(tree, functions, rest)
     own = ast.Module([ast.Expr(node) for node in rest if isinstance(node, ast.expr)], [])
     own.body += [node for node in rest if isinstance(node, ast.stmt)]
-    return _unit("", own), *[_unit(function.name, function, function.decorator_list) for function in functions]
+    return _unit("", own), *[_unit(of.name, of, of.decorator_list, is_method) for of, is_method in functions]
 
 
 def _divide(node: ast.AST, functions: list[Any], rest: list[ast.AST]) -> None:
@@ -181,14 +190,14 @@ def _divide(node: ast.AST, functions: list[Any], rest: list[ast.AST]) -> None:
         if isinstance(child, ast.If) and "__name__" in map(_named, ast.walk(child.test)):
             continue  # what a file does when it is a script
         if isinstance(child, _FUNCTIONS[:2]):
-            functions.append(child)
+            functions.append((child, isinstance(node, ast.ClassDef)))
         elif any(isinstance(inner, _FUNCTIONS[:2]) for inner in ast.walk(child)):
             _divide(child, functions, rest)
         else:
             rest.append(child)
 
 
-def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = ()) -> _Unit:
+def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = (), is_method: bool = False) -> _Unit:
     inside = {id(x) for inner in ast.walk(node) if inner is not node and isinstance(inner, _FUNCTIONS)
               for x in ast.walk(inner)}  # fmt: skip
     calls = [x for x in ast.walk(node) if isinstance(x, ast.Call) and id(x) not in inside]
@@ -200,11 +209,12 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = ()) -> _Uni
     looks_up = any(_looks_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
     assigned = frozenset() if name in MAKES else frozenset({*_assignments(node), *(_changes(node) if name else ())})
     by = frozenset(_called(x.func if isinstance(x, ast.Call) else x) for x in decorators)
-    of_own = _of_own(node) if isinstance(node, ast.FunctionDef) and name not in MAKES else _Own()
-    return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by, of_own)
+    of_own = own_attributes(node) if isinstance(node, ast.FunctionDef) and name not in MAKES else _Own()
+    return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by, of_own,
+                 is_method and not decorators)  # fmt: skip
 
 
-def _of_own(node: ast.FunctionDef) -> _Own:
+def own_attributes(node: ast.FunctionDef) -> _Own:
     """What a statement of a method's own block has assigned is told from what one inside of others may have."""
     own = node.args.args[0].arg if node.args.args else ""
     of_own = [x for x in ast.walk(node) if isinstance(x, ast.Attribute)

@@ -68,10 +68,13 @@ from edbc.capture.code.assigned import (
     CHANGING,
     GLOBAL,
     ITEMS,
+    MAKES,
     assigned_in,
+    assigned_to_others_in,
     caches_in,
     is_prompt,
     mentioned_in,
+    own_attributes,
 )
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell
@@ -170,6 +173,18 @@ class Closed:
     def mentioned(self) -> frozenset[str]:
         """All names that such code mentions."""
         return mentioned_in(self._files)
+
+    @functools.cached_property
+    def _assigned_to_others(self) -> frozenset[str]:
+        """What such code assigns of objects other than its own."""
+        return assigned_to_others_in(self._files)
+
+    def may_assign(self, module: nn.Module, name: str) -> bool:
+        """Whether such code may assign an attribute of a module: of any object, or in a method of the module."""
+        if name not in self.assigned or name in self._assigned_to_others:
+            return name in self.assigned
+        functions = [item for owner in _classes_of(module) for item in vars(owner).values()]
+        return not all(_leaves_alone(function, name) for function in functions)
 
     @functools.cached_property
     def caches(self) -> frozenset[str]:
@@ -411,6 +426,16 @@ def methods_of(module: nn.Module) -> dict[str, Any]:
             if type(item) is FunctionType and not (name.startswith("__") and name.endswith("__")):
                 found.setdefault(name, item)
     return found
+
+
+def _leaves_alone(item: Any, name: str) -> bool:
+    """Whether what a class holds assigns no attribute of that name to its own object."""
+    if type(item) is property:
+        return all(_leaves_alone(function, name) for function in (item.fget, item.fset) if function is not None)
+    if type(item) is not FunctionType or item.__name__ in MAKES:
+        return True
+    definition = definition_of(item)
+    return definition is not None and name not in own_attributes(definition).stored
 
 
 def _owner(kind: type, name: str) -> type:
@@ -699,7 +724,8 @@ class _Reading:
                 if self._is_cache(found, name):
                     self._of_unknown(node, names[number:])
                     return
-                if name not in found._parameters and name not in found._buffers:  # assigning to those is refused
+                is_tensor = name in found._parameters or name in found._buffers  # assigning to those is refused
+                if not is_tensor and self.closed.may_assign(found, name):
                     self._unassigned(node, name)
                 found, is_known = self._of_module(node, found, name)
                 if is_known:
@@ -780,7 +806,11 @@ class _Reading:
                     self.closed.require_function(as_python(item), None)
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
-            is_known = found in _CLASSES or found.__module__.startswith("torch.distributions.")
+            is_known = (
+                found in _CLASSES
+                or issubclass(found, np.generic)
+                or found.__module__.startswith("torch.distributions.")
+            )
             if not is_known and not is_named_tuple and not _holds_nothing(found):
                 self._require_function_class(node, text, found)
         elif not only_computes(found):

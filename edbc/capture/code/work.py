@@ -39,13 +39,15 @@ def work_of_call(entry: Entry, view: ModelView) -> Work:
     recording = view.trace(operation).recording
     weights = products = steps = 0
     for index in recording.entries:
-        inner = recording.table.entries[index].operation
+        inner, made = recording.table.entries[index].operation, recording.table.entries[index].output_slots[0]
         for ref in shared_refs(inner.template) if inner.name not in _LOOK_UPS else ():
             tensor = view.shared(ref)
             if tensor.ndim < 2 or not inner.slots:
                 continue
             shape = inner.slots[0].meta().shape
             rows = math.prod(shape[:-1]) if inner.name in _PRODUCTS or inner.name in _RECURRENT else 1
+            if inner.name.startswith("conv"):  # once for each place
+                rows = (shape if "transpose" in inner.name else made.meta().shape).numel() // tensor.shape[0]
             steps += max(shape[:-1]) if inner.name in _RECURRENT else 0
             weights += tensor.numel()
             products += tensor.numel() * rows

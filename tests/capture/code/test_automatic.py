@@ -336,6 +336,7 @@ def test_a_promise_that_breaks_at_run_time_costs_that_call_alone(flag: int) -> N
     eager's, and why is told, with how many calls."""
     model = seeded(Branching).double()
     net = bound(model, flagged(8, [0, 1], 0), cells="auto")
+    net.alike = None  # forward runs for every instance
     assert set(net.plan.automatic) == {"combine", "forward:1"}
 
     batch = flagged(6, [0, flag], flag)

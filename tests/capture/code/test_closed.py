@@ -329,6 +329,9 @@ class Net(nn.Module):
     def of_numbers_by_numpy(self, x: Tensor) -> Tensor:
         return x / np.sqrt(x.shape[-1]) + torch.from_numpy(np.triu(np.ones((SIZE, SIZE)))).float()[0]
 
+    def of_numbers_of_a_class_of_numpys(self, x: Tensor) -> Tensor:
+        return x + torch.from_numpy(np.eye(SIZE).astype(np.float32))[0] * np.float64(2)
+
     def makes_functions(self, x: Tensor) -> Tensor:
         return Twice()(nn.MaxPool1d(1)(x[None])[0])
 
@@ -384,7 +387,8 @@ CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_funct
           "of_parameters_in_modules", "of_attributes_by_name", "of_lists_of_modules",
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
           "of_scripted_functions", "ends_the_program",
-          "of_the_first_parameter", "of_numbers_by_numpy", "makes_functions",
+          "of_the_first_parameter", "of_numbers_by_numpy",
+          "of_numbers_of_a_class_of_numpys", "makes_functions",
           "asks_for_a_type", "asks_for_a_limit", "private", "has_defaults"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
@@ -515,6 +519,54 @@ def test_files_that_a_model_imports_are_read_too(tmp_path: Path, monkeypatch: py
     made = importlib.import_module("made_of_two").Made()
 
     assert Closed(made).obstacle(made, "combine") is not None
+
+
+OTHERS = """
+from torch import nn
+
+class Keeps(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = None
+
+    def forward(self, x):
+        self.layer = x.tanh()
+        return x + self.layer
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.inner = nn.Linear(4, 4), Keeps()
+
+    def forward(self, x):
+        return self.layer(self.inner(x))
+
+    def only_this(self, x):
+        return self.layer(x)
+
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "is_closed"),
+    [
+        ("pass", True),
+        ("def change(self, x):\n        self.layer = x\n\n    def __call__(self, x):\n        self.change(x)", False),
+        ("def __call__(self, x):\n        self.inner.layer = x", False),
+    ],
+)
+def test_an_attribute_that_another_class_assigns_of_its_own_stays(
+    line: str, is_closed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not where the module's own methods assign one by the name, or code does of anything."""
+    (tmp_path / "keeps_one.py").write_text(OTHERS.format(line))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "keeps_one", raising=False)
+    net = importlib.import_module("keeps_one").Net()
+
+    assert (Closed(net).obstacle(net, "only_this") is None) == is_closed
+    assert (Closed(net).left_by_forward == {"layer"}) == is_closed
 
 
 def test_decorated_methods_are_open() -> None:
@@ -724,7 +776,7 @@ class Trees(nn.Module):
         return self.back(tree) if tree.kids else self.words.weight[0]
 
     def back(self, tree: Any) -> Tensor:
-        return self.through(tree.kids[0]) * len(self.calls)
+        return self.through(tree.kids[0]) * self.config.changing
 
 
 def of_trees(name: str) -> Trees:

@@ -52,3 +52,33 @@ def test_tables_are_looked_up_and_not_multiplied(kind: str) -> None:
 
     size = ROWS * SIZE if kind == "product" else SIZE * SIZE
     assert work_of_call(entry, view) == Work(size, size)
+
+
+class Convolved(nn.Module):
+    def __init__(self, kind: type[nn.Module], **options: int) -> None:
+        super().__init__()
+        self.first, self.cell = nn.Linear(SIZE, SIZE), edbc.cell(kind(1, 6, 3, bias=False, **options))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cell(self.first(x))
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "options", "places"),
+    [
+        (nn.Conv1d, (1, 1, SIZE), {}, SIZE - 2),
+        (nn.Conv1d, (1, SIZE), {"padding": 1}, SIZE),
+        (nn.Conv2d, (1, 1, 5, SIZE), {"stride": 2}, 2 * 1),
+        (nn.ConvTranspose1d, (1, 1, SIZE), {"stride": 2}, SIZE),
+    ],
+)
+def test_a_convolution_multiplies_at_every_place(
+    kind: type[nn.Module], shape: tuple[int, ...], options: dict[str, int], places: int
+) -> None:
+    model, table = Convolved(kind, **options).eval(), TypeTable()
+    view = ModelView(model)
+    capture(*recording_shadow(view, table), [torch.ones(shape)])
+    (entry,) = [entry for entry in table.entries if entry.operation.name == "cell"]
+
+    weights = model.cell.weight.numel()
+    assert work_of_call(entry, view) == Work(weights, weights * places)
