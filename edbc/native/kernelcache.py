@@ -170,15 +170,16 @@ class KernelFiles(IndexDataCacheFile):
 
     def flush(self) -> None:
         """Remove what is cached."""
-        for file in self._files("*"):
+        for file in self._files():
             file.unlink(missing_ok=True)
 
     def save(self, key: Any, data: Any) -> None:
         """Write the machine code of a signature; that of other versions of the source is removed."""
         self._save_data(self._name(key), (key, data))
-        for file in set(self._files("*")) - set(self._files(f"{self._of_source}.*")):
-            with suppress(OSError):
-                file.unlink()
+        for file in self._files():
+            if not file.name.startswith(f"{self._base}.{self._of_source}."):
+                with suppress(OSError):
+                    file.unlink()
 
     def load(self, key: Any) -> Any:
         """The machine code of a signature, None where there is none."""
@@ -232,8 +233,10 @@ class KernelFiles(IndexDataCacheFile):
     def _name(self, key: Any) -> str:
         return f"{self._base}.{self._of_source}.{_digest(key)}.nbc"
 
-    def _files(self, rest: str) -> list[Path]:
-        return list(Path(self._cache_path).glob(f"{self._base}.{rest}.nbc"))
+    def _files(self) -> list[Path]:
+        """Of all versions of the source. Names alone are compared: a folder may hold thousands."""
+        names = os.listdir(self._cache_path)
+        return [Path(self._cache_path, n) for n in names if n.startswith(f"{self._base}.") and n.endswith(".nbc")]
 
 
 def _digest(*parts: Any) -> str:
