@@ -43,6 +43,7 @@ from edbc.capture.code.closed import Closed, definition_of, methods_of, nodes_of
 from edbc.capture.code.expressions import LEAST, Expressions
 from edbc.capture.code.rebind import is_users
 from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
+from edbc.capture.ragged.symbols import COLUMN, COLUMNS, column, columns
 from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
 from edbc.capture.semantics.gradmode import watcher_of_thread
 
@@ -91,7 +92,7 @@ class Regions:
             self._modules.setdefault(type(module), []).append(module)
         self._known: dict[tuple[type, FunctionType], dict[str, Region]] = {}
         self._look_up: set[tuple[type, FunctionType]] = set()
-        """Methods with look-ups by numbers."""
+        """Methods with look-ups by numbers, or columns."""
         self._outlined: dict[tuple[type, FunctionType, frozenset[str]], FunctionType] = {}
 
     @functools.cached_property
@@ -160,8 +161,8 @@ class Regions:
         return self.of_method(kind, function).get(name) if type(function) is FunctionType else None
 
     def outlined(self, kind: type, function: FunctionType, chosen: frozenset[str]) -> FunctionType | None:
-        """The method with calls of the chosen regions in place of their lines, and of LOOK_UP in place of look-ups by
-        numbers; None where it has neither."""
+        """The method with calls of the chosen regions in place of their lines, of LOOK_UP in place of look-ups by
+        numbers, and of COLUMN in place of columns; None where it has none of these."""
         chosen = chosen.intersection(self.of_method(kind, function))
         if not chosen and (kind, function) not in self._look_up:
             return None
@@ -397,7 +398,7 @@ class _Outliner(Expressions):
         """The function with calls of the chosen regions; finds all regions on the way."""
         self._chosen = chosen
         self.find()
-        given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one}
+        given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, COLUMN: column, COLUMNS: columns}
         if self.is_helper:
             given |= {region.name: _calling_region(region, self._self) for region in self.regions}
         code = compiled_like(self._function, self._definition, given)
@@ -592,7 +593,8 @@ class _Outliner(Expressions):
         return statement
 
     def _within(self, node: ast.expr) -> ast.expr:
-        """An expression with its largest regions outlined, and with look-ups by numbers (`trace.lookup`)."""
+        """An expression with its largest regions outlined, with look-ups by numbers (`trace.lookup`), and with columns
+        of lists of tuples (`ragged.symbols.column`)."""
         numbers = self.numbers_looked_up(node)
         if numbers is not None:
             assert isinstance(node, ast.Call)
@@ -603,6 +605,10 @@ class _Outliner(Expressions):
             name = LOOK_UP_ONE if is_one else LOOK_UP
             function = ast.Name(name, ast.Load())
             return _located(ast.copy_location(ast.Call(function, [node.func, self._within(numbers)], []), node))
+        column = self._column(node)
+        if column is not None:
+            self.looks_up = True
+            return column
         if self.is_operation(node):
             unit = _Unit(ast.copy_location(ast.Expr(node), node), [node], [], True)
             if self._formed([unit]) is not None:
@@ -617,6 +623,23 @@ class _Outliner(Expressions):
                 setattr(node, field, [self._within(x) if isinstance(x, ast.expr) else self._inner(x) for x in value])
         return node
 
+    def _column(self, node: ast.expr) -> ast.expr | None:
+        """A call of COLUMN, or of COLUMNS, in place of a column of a list of tuples, or of all; None for others."""
+        element, every = _element_of(node), ast.Name(_ITEMS, ast.Load())
+        if element is not None:
+            assert isinstance(node, ast.ListComp)
+            items, node.generators[0].iter = node.generators[0].iter, every
+            name, functions = COLUMN, [_function_of(_ITEM, element)]
+        elif (isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.args[0], ast.Starred)
+              and all(k.arg == "strict" for k in node.keywords) and self.resolved(node.func) is zip):  # fmt: skip
+            items, node.args[0].value = node.args[0].value, every
+            name, functions = COLUMNS, []
+        else:
+            return None
+        given = [self._within(items), *functions, _function_of(_ITEMS, node)]
+        call: ast.expr = _located(ast.copy_location(ast.Call(ast.Name(name, ast.Load()), given, []), node))
+        return call
+
     def _inner(self, node: Any) -> Any:
         if isinstance(node, ast.keyword):
             node.value = self._within(node.value)
@@ -626,6 +649,37 @@ class _Outliner(Expressions):
 
 
 _VALUE = "_edbc_value_"
+_ITEM, _ITEMS = "one item", "all items"
+"""Parameters; no names that a user's function could have."""
+
+
+def _element_of(node: ast.expr) -> ast.expr | None:
+    """What a list has of each item, where that is one element of it: `x[i]` of `[x[i] for x in items]`, or of
+    `[b for a, b in items]`; None for others."""
+    if not isinstance(node, ast.ListComp) or len(node.generators) > 1:
+        return None
+    [of], element = node.generators, node.elt
+    if of.ifs or of.is_async:
+        return None
+    if isinstance(of.target, ast.Tuple) and isinstance(element, ast.Name):
+        names = [name.id if isinstance(name, ast.Name) else "" for name in of.target.elts]
+        if names.count(element.id) != 1 or "" in names:
+            return None
+        index: ast.expr = ast.Tuple([ast.Constant(len(names)), ast.Constant(names.index(element.id))], ast.Load())
+    elif isinstance(element, ast.Subscript) and isinstance(of.target, ast.Name):
+        index = element.slice
+        is_of_item = isinstance(element.value, ast.Name) and element.value.id == of.target.id
+        number = index.operand if isinstance(index, ast.UnaryOp) else index
+        is_other = isinstance(number, ast.Constant) or (isinstance(number, ast.Name) and number.id != of.target.id)
+        if not is_of_item or not is_other:
+            return None
+    else:
+        return None
+    return ast.copy_location(ast.Subscript(ast.Name(_ITEM, ast.Load()), copied(index), ast.Load()), element)
+
+
+def _function_of(name: str, body: ast.expr) -> ast.expr:
+    return ast.copy_location(ast.Lambda(ast.arguments([], [ast.arg(name)], None, [], [], None, []), body), body)
 
 
 def _is_kept(node: ast.expr, field: str) -> bool:

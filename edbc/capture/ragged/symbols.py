@@ -130,6 +130,8 @@ class Index(Lazy):
         if self.along < 0 and len(wanted) == 2 and wanted[1] is None and wanted[0] == slice(None):
             return Spread(self)
         is_all = [type(i) is slice and i == slice(None) for i in wanted]
+        if self.along < 0 and _is_line(wanted):
+            return Line(self)
         if all(is_all):
             return self
         if self.along < 0 and len(wanted) == 1 and type(wanted[0]) is slice:
@@ -236,6 +238,11 @@ class Index(Lazy):
         raise CannotKeep
 
 
+def _is_line(wanted: tuple[Any, ...]) -> bool:
+    """Whether an index gives a vector as a matrix of one row."""
+    return wanted[0] is None and all(type(i) is slice and i == slice(None) for i in wanted[1:]) and len(wanted) < 3
+
+
 def _none(self: Index, *_: Any, **__: Any) -> NoReturn:
     """What code asks of indices that no program can tell."""
     raise CannotKeep
@@ -336,7 +343,14 @@ class Spread(_Matrix):
             raise CannotKeep
         return index.rows_of(table).unsqueeze(1)
 
-    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = integers = _none
+    def integers(self) -> Any:
+        """As rows of integers, one each."""
+        index = self.vector_of(1)
+        if index is None:
+            raise CannotKeep
+        return index.integers().unsqueeze(1)
+
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
 
 
 class Range(Index):
@@ -374,7 +388,10 @@ class Range(Index):
         return Line(self) if dim in (0, -2) else self.integers().unsqueeze(dim)
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is not tuple or index[1:] != (None,) or index[0] != slice(None):
+        wanted = index if type(index) is tuple else (index,)
+        if _is_line(wanted):
+            return Line(self)
+        if wanted[1:] != (None,) or wanted[0] != slice(None):
             raise CannotKeep
         return self.unsqueeze(1)
 
@@ -523,6 +540,45 @@ class Mask(Lazy):
 
     def _read(self, place: int = -1) -> NoReturn:
         raise CannotKeep
+
+
+COLUMN, COLUMNS = "column of", "columns of"
+"""The variables that copies of code call in place of a list of one element of each item, and of `zip(*items)`; no names
+that a user's function could have."""
+
+
+def column(items: Any, element: Callable[[Any], Any], every: Callable[[Any], Any]) -> Any:
+    """The list `every(items)`, which has `element(item)` of each: of pairs that stand for all instances' (`Index`) one
+    of their vectors."""
+    return element(_Item(items)) if type(items) is Index else every(items)
+
+
+def columns(items: Any, every: Callable[[Any], Any]) -> Any:
+    """`every(items)`, which is `zip(*items)`: of pairs that stand for all instances' their vectors."""
+    return iter(_vectors(items)) if type(items) is Index else every(items)
+
+
+def _vectors(items: Index) -> list[Index]:
+    if items.along != 1:
+        raise CannotKeep
+    return [items.vector(i) for i in range(len(items.vectors))]
+
+
+class _Item:
+    """One tuple of a list, which stands for all of them."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: Index):
+        self.items = items
+
+    def __getitem__(self, index: Any) -> Index:
+        """By number; or by the width that a tuple is taken apart by, and the number."""
+        vectors = _vectors(self.items)
+        expected, number = index if type(index) is tuple else (len(vectors), index)
+        if expected != len(vectors) or type(number) is not int or not -expected <= number < expected:
+            raise CannotKeep
+        return vectors[number]
 
 
 def _is_host(where: Any) -> bool:

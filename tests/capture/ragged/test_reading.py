@@ -13,6 +13,7 @@ from rowparity import VOCAB, graph, kept_forwards, of_model
 from torch import nn
 
 from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_of
+from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.together.forwards import _integers
 from edbc.capture.ragged.together.reading import DEEPEST, Grid, read, vectors_in, width_of
 
@@ -180,3 +181,70 @@ def test_a_mini_batch_of_nothing_returns_nothing() -> None:
         assert kept_forwards(net)
         assert net([]) == net.run([])[0] == []
     assert net([]) == []
+
+
+WIDTH = 3
+
+
+class Columns(nn.Module):
+    """Closed, of lists of tuples, whose elements it takes as people do."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.words, self.kinds = way, nn.Embedding(VOCAB, 8), nn.Embedding(VOCAB, 8)
+
+    def forward(self, of):
+        items = of["items"]
+        if self.way == "comprehensions":
+            first, last = [x[0] for x in items], [x[-1] for x in items]
+            return self.words(torch.tensor(first)).sum(0) + self.kinds(torch.tensor(last)).mean(0)
+        if self.way == "unpacked":
+            return self.words(torch.tensor([b for _, b, _ in items])).sum(0)
+        if self.way == "by numbers":
+            parts = [self.words(torch.tensor([x[i] for x in items])) for i in range(WIDTH)]
+            return torch.cat(parts, 1).amax(0)
+        a, b, c = zip(*items, strict=True)
+        return (self.words(torch.tensor(a)) * self.kinds(torch.tensor(c))).sum(0) + self.words(torch.tensor(b))[0]
+
+
+@pytest.mark.parametrize("way", ["comprehensions", "unpacked", "by numbers", "zipped"])
+def test_elements_of_tuples_are_columns(way: str) -> None:
+    """Of a list of any length one forward is kept, where a list has one element of each of the instance's tuples."""
+
+    def make(rng: Random) -> dict[str, Any]:
+        return {"items": [tuple(rng.randrange(VOCAB) for _ in range(WIDTH)) for _ in range(rng.randint(1, 9))]}
+
+    net = of_model(Columns(way), make)
+    assert [type(known) for known in kept_forwards(net)].count(KeptCall) >= 1
+    recorder, rng = net._idle[0][1], Random(7)
+    before = recorder.found_forwards
+    with torch.no_grad():
+        net([make(rng) for _ in range(3)] + [{"items": [(1, 2, 3)] * 30}])
+    assert recorder.found_forwards == before + 4
+
+
+class Lists(nn.Module):
+    """What a list of elements is besides: it has a length, can be added to, and items that are not alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, 8)
+
+    def forward(self, items):
+        a, b = [x[0] for x in items], [y for _, y in items]
+        total = self.words(torch.tensor(a + b)).sum(0) * len(a) + max(b) + sum([x[1] for x in items if x[0]])
+        others = (
+            [x["n"] for x in ({"n": 1}, {"n": 2})] + [x[0] for x in "ab"] + [x[i] for i, x in enumerate(["c", "de"])]
+        )
+        pairs = list(zip(*[(1, 2), (3, 4)], strict=False))
+        return total + others[1] + pairs[1][0] + (others[2:] == ["a", "b", "c", "e"])
+
+
+def test_lists_of_elements_are_lists() -> None:
+    def make(rng: Random) -> list[tuple[int, int]]:
+        return [(rng.randrange(VOCAB), rng.randrange(VOCAB)) for _ in range(rng.randint(1, 6))]
+
+    net = of_model(Lists(), make)
+    for wrong in ([(1, 2), (3,)], [(1, 2, 3)]):
+        with torch.no_grad(), pytest.raises(ValueError, match="unpack"):
+            net([wrong])
