@@ -93,7 +93,7 @@ def along(call: Call) -> Any:
         return elementwise(call)
     where, ragged = rules.ALONG[call.name], call.args[0] if call.args else None
     others = [a for a in call.args[1:] if is_tensor(a)]
-    if type(ragged) is not Ragged or "axis" in call.kwargs:
+    if type(ragged) is not Ragged:
         return NotImplemented
     if call.name == "cosine_similarity":
         if len(others) != 1 or others[0].ndim != ragged.ndim:

@@ -119,6 +119,8 @@ REF_BITS = 40
 """A recorder numbers values and externals from its own serial number times 2 ** REF_BITS on."""
 LOOKS = 16
 """See the module's docstring."""
+_OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+"""NumPy's names of arguments, which torch's functions take too."""
 TAKES_NUMBERS = object()
 """In the place of an entry: a function takes the number of a tensor that it is given (`h.expand(count, -1)`)."""
 MAX_VARIANTS = 512
@@ -1246,6 +1248,8 @@ class Recorder:
         self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None
     ) -> Any:
         """Record a torch function or tensor method."""
+        if not _OTHER_NAMES.keys().isdisjoint(kwargs):
+            kwargs = {_OTHER_NAMES.get(key, key): value for key, value in kwargs.items()}
         if self.shows is not None:
             result = self.shows.at_once(func, args, kwargs, name)
             if result is not NotImplemented:

@@ -338,3 +338,33 @@ def test_labels_that_are_no_classes_are_as_in_eager(name: str, company: int, mad
                 net([*others, odd])
         else:
             torch.testing.assert_close(net([*others, odd])[-1], expected)
+
+
+class NamedAsInNumPy(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.words, self.out, self.function = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, HIDDEN), function
+
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        return self.function(h, torch.tanh(self.out(h)))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: torch.cat([a, b], axis=1),
+        lambda a, b: torch.concat((a, b), axis=-1),
+        lambda a, b: torch.stack([a, b], axis=-1),
+        lambda a, b: torch.stack([a, b], axis=1).mean(axis=1, keepdims=True),
+        lambda a, b: torch.unbind(a * b, axis=1)[2],
+        lambda a, b: (a * b).softmax(axis=0),
+        lambda a, b: torch.cumsum(a, axis=0) - b.amax(axis=1, keepdims=True),
+        lambda a, b: a.chunk(2, axis=1)[1] + torch.index_select(b, axis=1, index=torch.arange(HIDDEN // 2)),
+    ],
+)
+def test_arguments_have_numpys_names_too(function: Any) -> None:
+    torch.manual_seed(0)
+    model = NamedAsInNumPy(function)
+    net = bound(model, [[1, 2, 3], [4, 5], [1, 2, 3, 4, 5]], cells="auto", rows=True)
+    require_eager(net, model, [[3, 1], [2, 2, 4, 1], [1, 2, 3]])
