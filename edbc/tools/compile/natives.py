@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from edbc.base.families import family
 from edbc.base.graph import NodeType
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.record.table import Entry, TypeTable
@@ -16,23 +17,26 @@ from edbc.run.session import cell_of
 
 
 class Natives:
-    """The types of a model that were asked about, by signature: each is lowered once, in whatever table it is."""
+    """The types of a model that were asked about, by operation and family: one of each is lowered once, in whatever
+    table it is. Of those that differ in a size that is a guess, which tells what they cost and no more."""
 
     def __init__(self) -> None:
         self.backend: Backend = backend_of(None, torch.device("cpu"))
-        self._known: dict[str, bool] = {}
+        self._known: dict[tuple[str, str], bool] = {}
 
     def run(self, table: TypeTable, kind: int, view: ModelView) -> bool:
         """Whether native code runs a type that has a program, or a function of runs."""
         node_type = table.types[kind]
         assert node_type is not None
-        known = self._known.get(node_type.signature)
+        entry = table.operation_of_type[kind]
+        key = entry.operation.name, family(node_type.signature)
+        known = self._known.get(key)
         if known is None:
             try:
-                known = self._asked(table.operation_of_type[kind], node_type, view)
+                known = self._asked(entry, node_type, view)
             except EdbcError:
                 known = False
-            self._known[node_type.signature] = known
+            self._known[key] = known
         return known
 
     def _asked(self, entry: Entry, node_type: NodeType, view: ModelView) -> bool:

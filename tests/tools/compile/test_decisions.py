@@ -12,8 +12,12 @@ from torch import nn
 from edbc.capture.code.automatic import TORCH_US
 from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
+from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.forward.build import capture
+from edbc.capture.record.table import TypeTable
 from edbc.tools.compile import decisions
 from edbc.tools.compile.decisions import AHEAD, Decisions, Sample, Trial, decide, to_come, trial
+from edbc.tools.compile.natives import Natives
 
 SIZE = 4
 
@@ -171,3 +175,18 @@ def test_what_python_comes_to_for_each_instance_is_weighed(monkeypatch: pytest.M
     assert costs[Masked, True][0] - costs[Masked, False][0] == pytest.approx(4 * 32 * 3.0)
     assert costs[Masked, True][1] == costs[Masked, False][1]
     assert costs[Levels, True][1] > costs[Levels, False][1]
+
+
+def test_types_that_differ_in_a_size_are_lowered_once_to_tell_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers of one place in two containers are two operations."""
+    asked = []
+    natives = Natives()
+    monkeypatch.setattr(Natives, "_asked", lambda self, entry, *_: asked.append(entry.operation.name) or True)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)).eval()
+    view, table = ModelView(model), TypeTable()
+    capture(*recording_shadow(view, table), [torch.ones(n, 4) for n in (2, 3, 5, 7)])
+    kinds = [*table.operation_of_type]
+
+    assert all(natives.run(table, kind, view) for kind in kinds)
+    assert len(kinds) == 4 * len(asked)
+    assert len(set(asked)) == len(asked) == 3
