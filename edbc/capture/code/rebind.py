@@ -43,7 +43,7 @@ import torch
 from torch import nn
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
-from edbc.capture.ragged.symbols import Index, Range, Size
+from edbc.capture.ragged.symbols import Index, Listed, Range, Size
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
@@ -218,7 +218,7 @@ def type_of(item: Any, *rest: Any) -> Any:
     kind = type(item, *rest)
     if issubclass(kind, Symbol):
         return nn.Parameter if kind is Shared and item._is_param else torch.Tensor
-    if issubclass(kind, Later):
+    if issubclass(kind, Later | Listed):
         return item.kind
     return user_class(item) if isinstance(item, nn.Module) else kind
 
@@ -296,6 +296,8 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
 def _length(item: Any) -> Any:
     """(8)."""
     kind = type(item)
+    if kind is Listed:
+        item, kind = item.as_index, Index
     return item.shape[0] if (kind is Ragged or issubclass(kind, Index)) and item.rec.symbolic else len(item)
 
 
@@ -321,7 +323,9 @@ def _of_sizes(kind: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
     def make(*args: Any, **kwargs: Any) -> Any:
         if args and not kwargs and all(type(size) is int for size in args):
             return zeros(*args, dtype=dtype)
-        is_of_numbers = len(args) == 1 and not kwargs and (type(args[0]) is list or isinstance(args[0], Symbol))
+        is_of_numbers = (
+            len(args) == 1 and not kwargs and (type(args[0]) in (list, Listed) or isinstance(args[0], Symbol))
+        )
         return constructor(args[0], dtype=dtype) if dtype is torch.int64 and is_of_numbers else kind(*args, **kwargs)
 
     return make
@@ -356,6 +360,10 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
         watcher: Any = watcher_of_thread()
         if type(data) is Array:
             data = data.tensor
+        if type(data) is list and len(data) == 1 and type(data[0]) is Listed:
+            data = data[0].as_index.unsqueeze(0)
+        if type(data) is Listed:
+            data = data.as_index
         if watcher is not None and watcher.shows is not None and (first := told(data)) is not None:
             return constructed(watcher, func, tensor_of(first, data, kwargs.get("dtype")), **kwargs)
         if watcher is not None and watcher.unread:

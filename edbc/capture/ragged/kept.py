@@ -47,7 +47,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import adopted
-from edbc.capture.ragged.symbols import MOST, Index, Line, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, vectors_of
 from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
@@ -355,9 +355,10 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
         elif kind is torch.Tensor or kind is Made:
             if rec.books is not None or not _is_keyed_tensor(rec, item, parts, given):
                 return False
-        elif kind is Index:
-            given.indices.extend(item.vectors)
-            parts += Numbers, item.along, len(item.vectors)
+        elif kind is Index or kind is Listed:
+            index = item.as_index if kind is Listed else item
+            given.indices.extend(index.vectors)
+            parts += kind, item.kind if kind is Listed else Numbers, index.along, len(index.vectors)
         elif kind is tuple or kind is list:
             parts += kind, len(item)
             if not is_keyed(rec, item, parts, given):
@@ -456,8 +457,8 @@ def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterato
         return symbolic_tensor(rec, item, rows, indices)
     if kind is Ragged:
         return next(rows)
-    if kind is Index:
-        for _ in item.vectors:
+    if kind is Index or kind is Listed:
+        for _ in (item.as_index if kind is Listed else item).vectors:
             next(indices)
         return item
     return kind([_symbolic(rec, x, rows, indices) for x in item]) if kind is tuple or kind is list else item

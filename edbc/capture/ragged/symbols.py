@@ -4,8 +4,8 @@ Code that is kept runs once for all instances, so whatever it learns of this one
 that tells when it is looked at; compared with a number it tells between which bounds the answer is the same, and what
 is recorded serves sizes within these (`assert n <= 512`). An `Index` stands for indices of the instance's, of which
 code can do no more than take rows by them, look them up, send rows by them, and compare all with a number that none of
-them is (`ids != pad`), which gives a `Mask`. Anything else gives the attempt up (`CannotKeep`): the call is recorded as
-it is written.
+them is (`ids != pad`), which gives a `Mask`. A list of them is `Listed`. Anything else gives the attempt up
+(`CannotKeep`): the call is recorded as it is written.
 """
 
 from __future__ import annotations
@@ -542,26 +542,65 @@ class Mask(Lazy):
         raise CannotKeep
 
 
+class Listed:
+    """A list or tuple of integers of the instance's, or of tuples of them: indices as Python has them. Code can make a
+    tensor of it, take rows by it, slice it, and ask how long it is; what else lists can do tells of their numbers."""
+
+    __slots__ = ("as_index", "kind")
+
+    def __init__(self, index: Index, kind: type = list):
+        self.as_index, self.kind = index, kind
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return self.kind
+
+    def __len__(self) -> int:
+        return len(self.as_index)
+
+    def __bool__(self) -> bool:
+        return bool(self.as_index._own_size())
+
+    def __getitem__(self, index: Any) -> Listed:
+        if type(index) is not slice or self.as_index.along >= 0:
+            raise CannotKeep
+        return Listed(self.as_index[index], self.kind)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise CannotKeep
+
+
+def _of_lists(self: Listed, *_: Any) -> NoReturn:
+    """What tells of the numbers in a list."""
+    raise CannotKeep
+
+
+for _name in (*METHODS, *"iter contains iadd imul reversed setitem delitem".split()):
+    if _name != "bool":
+        setattr(Listed, f"__{_name}__", _of_lists)
+
+
 COLUMN, COLUMNS = "column of", "columns of"
 """The variables that copies of code call in place of a list of one element of each item, and of `zip(*items)`; no names
 that a user's function could have."""
 
 
 def column(items: Any, element: Callable[[Any], Any], every: Callable[[Any], Any]) -> Any:
-    """The list `every(items)`, which has `element(item)` of each: of pairs that stand for all instances' (`Index`) one
-    of their vectors."""
-    return element(_Item(items)) if type(items) is Index else every(items)
+    """The list `every(items)`, which has `element(item)` of each: of pairs that stand for all instances' one of their
+    vectors."""
+    return element(_Item(items)) if type(items) is Listed else every(items)
 
 
 def columns(items: Any, every: Callable[[Any], Any]) -> Any:
     """`every(items)`, which is `zip(*items)`: of pairs that stand for all instances' their vectors."""
-    return iter(_vectors(items)) if type(items) is Index else every(items)
+    return iter(_vectors(items, tuple)) if type(items) is Listed else every(items)
 
 
-def _vectors(items: Index) -> list[Index]:
-    if items.along != 1:
+def _vectors(items: Listed, kind: type) -> list[Listed]:
+    index = items.as_index
+    if index.along != 1:
         raise CannotKeep
-    return [items.vector(i) for i in range(len(items.vectors))]
+    return [Listed(index.vector(i), kind) for i in range(len(index.vectors))]
 
 
 class _Item:
@@ -569,12 +608,12 @@ class _Item:
 
     __slots__ = ("items",)
 
-    def __init__(self, items: Index):
+    def __init__(self, items: Listed):
         self.items = items
 
-    def __getitem__(self, index: Any) -> Index:
+    def __getitem__(self, index: Any) -> Listed:
         """By number; or by the width that a tuple is taken apart by, and the number."""
-        vectors = _vectors(self.items)
+        vectors = _vectors(self.items, list)
         expected, number = index if type(index) is tuple else (len(vectors), index)
         if expected != len(vectors) or type(number) is not int or not -expected <= number < expected:
             raise CannotKeep

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from edbc.capture.ragged.symbols import Listed
 from edbc.capture.record.table import Hole, SharedRef, View
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
 from edbc.capture.standins.told import Array
@@ -63,6 +64,8 @@ def look_up(words: Any, numbers: Any) -> Any:
     """`words(torch.tensor(numbers))`."""
     if type(numbers) is Array:
         numbers = numbers.tensor
+    elif type(numbers) is Listed:
+        numbers = numbers.as_index
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
     found = None if rows is None else rows(numbers)
     if found is not None:
@@ -76,6 +79,8 @@ def look_up(words: Any, numbers: Any) -> Any:
 def look_up_one(words: Any, number: Any) -> Any:
     """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`."""
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
+    if type(number) is Listed:
+        number = number.as_index
     if isinstance(number, Lazy):
         return words(number.unsqueeze(0))
     found = None if rows is None or not isinstance(number, int) else rows(number, True)

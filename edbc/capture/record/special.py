@@ -219,8 +219,6 @@ def constructed(
     if requires_grad:
         refuse(f"'{func.__name__}' of recorded tensors was to begin a graph of gradients of its own",
                "leave requires_grad out: gradients inside forward are not recorded")  # fmt: skip
-    if type(data) is list and len(data) == 1 and type(data[0]) is Index:
-        data = data[0].unsqueeze(0)
     if isinstance(data, Index):
         if dtype not in (None, torch.int64):
             raise CannotKeep

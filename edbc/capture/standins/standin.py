@@ -430,6 +430,8 @@ def as_python_has_it(index: Any) -> Any:
         index, kind = np.array(index), np.ndarray
     if kind is np.ndarray and index.dtype.kind in "biu":
         return as_python_has_it(torch.from_numpy(index.copy()))
+    if hasattr(kind, "as_index"):  # a list that stands for those of all instances
+        return index.as_index
     return int(index) if issubclass(kind, np.integer) else index
 
 

@@ -248,3 +248,45 @@ def test_lists_of_elements_are_lists() -> None:
     for wrong in ([(1, 2), (3,)], [(1, 2, 3)]):
         with torch.no_grad(), pytest.raises(ValueError, match="unpack"):
             net([wrong])
+
+
+OF_LISTS = {"is a list": True, "is no tensor": True, "has a length": True, "is sliced": True, "takes rows": False,
+            "has its methods": False, "has no shape": False, "is added to": False, "is repeated": False,
+            "is compared": False}  # fmt: skip
+"""What code asks of a list, and whether what it records then serves other lists."""
+
+
+class OfLists(nn.Module):
+    """Closed, of a list of integers."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.words = way, nn.Embedding(VOCAB, 8)
+
+    def forward(self, ids):
+        if self.way == "is a list":
+            return self.words(torch.tensor(ids) if isinstance(ids, list) else ids.flip(0)[:1]).sum(0)
+        if self.way == "is no tensor":
+            return self.words(ids[:1] if torch.is_tensor(ids) else torch.tensor(ids)).sum(0)
+        if self.way == "has a length":
+            return self.words(torch.tensor(ids if ids else [0])).sum(0)
+        if self.way == "is sliced":
+            return self.words(torch.tensor(ids)).sum(0) * self.words(torch.tensor(ids[:-1])).sum(0)
+        if self.way == "takes rows":
+            return self.words.weight[ids].sum(0)
+        if self.way == "has its methods":
+            return self.words(torch.tensor(ids)).sum(0) * (2 if hasattr(ids, "append") else 3)
+        if self.way == "has no shape":
+            return self.words(torch.tensor(ids)).sum(0) * (2 if hasattr(ids, "shape") else 3)
+        if self.way == "is added to":
+            return self.words(torch.tensor(ids + ids)).sum(0)
+        if self.way == "is repeated":
+            return self.words(torch.tensor(ids * 2)).sum(0)
+        return self.words(torch.tensor(ids)).sum(0) * (2 if ids == [3] or 5 in ids else 3)
+
+
+@pytest.mark.parametrize("way", OF_LISTS)
+def test_lists_are_no_tensors(way: str) -> None:
+    """Sums of lists were sums of their numbers, and a list was taken for a tensor where code asks which it is."""
+    net = of_model(OfLists(way), lambda rng: [rng.randrange(VOCAB // 2) for _ in range(rng.randint(2, 7))])
+    assert (KeptCall in map(type, kept_forwards(net))) == OF_LISTS[way]

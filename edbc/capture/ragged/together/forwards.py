@@ -56,7 +56,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import constant_rows_of
-from edbc.capture.ragged.symbols import Index, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import Index, Listed, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Ragged
@@ -647,8 +647,8 @@ class _Shown(Shown):
             return None
         vectors = tuple(next(self.indices) for _ in range(vectors_in(item)))
         if len(vectors) == 1:
-            return Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1)
-        return Index(self.rec, torch.tensor(item), vectors, 1)
+            return Listed(Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1))
+        return Listed(Index(self.rec, torch.tensor(item), vectors, 1))
 
     def of_size(self, value: int) -> Any:
         number = next(self.integers)
