@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH  ?= torch==2.13.0
 # The venv's own programs, so that no activation is needed.
 BIN    := .venv/bin
-# Without byte code, which Python makes of what is imported, a small part (46 -> 28 s of processor time for `make venv`).
+# Without byte code, which Python makes of what is imported, a small part (45 -> 30 s of processor time for these steps).
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 # Processes that run tests side by side; one that has run its own takes over some of another's.
 JOBS   ?= 2
