@@ -73,6 +73,8 @@ class _Own(NamedTuple):
     caches: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
     """What tests of its `if`s read."""
+    alone: frozenset[str] = frozenset()
+    """What it stores of no other object."""
 
 
 def assigned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
@@ -85,7 +87,7 @@ def assigned_to_others_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """What such units assign other than of the object that they are a method of."""
     found = _reached_in(list(modules)) or ()
     return frozenset[str]().union(
-        *(unit.assigned - unit.own.stored if unit.is_method else unit.assigned for unit in found)
+        *(unit.assigned - unit.own.alone if unit.is_method else unit.assigned for unit in found)
     )
 
 
@@ -235,7 +237,12 @@ def own_attributes(node: ast.FunctionDef) -> _Own:
     found = {name for name, line in read if name in stored and line <= ends.get(name, line)}
     tests = [x for inner in ast.walk(node) if isinstance(inner, ast.If) for x in ast.walk(inner.test)]
     asked = {x.attr for x in tests if isinstance(x, ast.Attribute) and x in of_own}
-    return _Own(frozenset(stored), frozenset(found | (stored - ends.keys() if found else set())), frozenset(asked))
+    others = {x.attr for x in ast.walk(node) if isinstance(x, ast.Attribute) and not isinstance(x.ctx, ast.Load)
+              and x not in of_own}  # fmt: skip
+    is_given = all(isinstance(x.ctx, ast.Load) for x in ast.walk(node) if isinstance(x, ast.Name) and x.id == own)
+    alone = stored - others if is_given else set()
+    caches = found | (stored - ends.keys() if found else set())
+    return _Own(*map(frozenset, (stored, caches, asked, alone)))
 
 
 def _named(node: ast.AST) -> str:

@@ -554,6 +554,8 @@ class Net(nn.Module):
         ("pass", True),
         ("def change(self, x):\n        self.layer = x\n\n    def __call__(self, x):\n        self.change(x)", False),
         ("def __call__(self, x):\n        self.inner.layer = x", False),
+        ("pass\n\nclass Both(Keeps):\n    def __call__(self, net):\n        self.layer = net.layer = None", False),
+        ("pass\n\nclass Gives(Keeps):\n    def __call__(self, net):\n        self = net; self.layer = None", False),
     ],
 )
 def test_an_attribute_that_another_class_assigns_of_its_own_stays(
