@@ -167,7 +167,8 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
         enough = FAR * min((way.cost for way in chosen.values()), default=math.inf)
         chosen[classes] = _chosen(sample, given.automatic, attempt, enough)
     whole, rows = chosen[()], chosen[ragged]
-    is_by_rows = rows.cost < whole.cost and rows.cost < whole.cost - _saved_by_likeness(sample, whole.automatic)
+    cost = whole.cost + CONSTANT_US * _num_constants(sample.recorded((), frozenset(whole.automatic)).parts)
+    is_by_rows = rows.cost < cost and rows.cost < cost - _saved_by_likeness(sample, whole.automatic)
     return Decided(rows.automatic, ragged) if is_by_rows else Decided(whole.automatic, ())
 
 
@@ -258,8 +259,6 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
     cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards
-    if not ragged:
-        cost += CONSTANT_US * _num_constants(parts)
     for part in parts:
         schedule = run(part.graph.lint(), Policy("critical"))
         batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()

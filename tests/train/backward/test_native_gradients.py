@@ -328,7 +328,7 @@ def test_types_with_the_same_weights_add_up_in_the_same_memory(monkeypatch: pyte
     torch.manual_seed(0)
     model = OfSizes().double()
     instances = [torch.randn(n, 4, dtype=torch.double) for n in (2, 3, 5, 3, 4)]
-    net = bound(model, instances, rows=False)
+    net = bound(model, instances, rows=None)
     found = gradients(model, random_loss(net(instances)))
     require_equal(found, gradients(model, random_loss([model(rows) for rows in instances])))
     (reversal,) = made
