@@ -104,7 +104,9 @@ def subject(name: str, hidden: int, count: int) -> tuple[Net, list[Any], list[An
     from helpers import bound
     from ordinary.registry import load_all
 
-    program = load_all()[name]
+    program = load_all().get(name)
+    if program is None:
+        sys.exit(f"{name}: expected a model of models/ or a program of tests/ordinary, got neither; check the name")
     return bound(program.build(hidden), program.instances(3, SIZE)), program.instances(1, count), None
 
 
