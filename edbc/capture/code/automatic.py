@@ -51,9 +51,9 @@ RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 2_000.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
 that no plan has, which is traced and compiled: 8 milliseconds (graph convolutions and attention), 0.4 where its code
 is on disk. Medians of the programs of `benchmarks/ragged.py`."""
-OPEN_RUN_US, CONSTANT_US = 20.0, 3.0
-"""Microseconds: recording a call on rows where forward is open; a constant of an instance. Of 127 ordinary programs
-four were slower by what was chosen without these, 1.4 to 2.3 times; any of 8 to 66 and of 2 to 8 choose the same."""
+CONSTANT_US = 3.0
+"""Microseconds: a constant of an instance, without rows. Of 127 ordinary programs one was 2.3 times slower by what was
+chosen without it; any of 2 to 8 chooses the same."""
 READ_US, PYTHON_US = 12.0, 300.0
 """Microseconds: telling an instance with rows from others; a closed forward on rows that is not kept, for an instance.
 Of 55 ordinary programs the whole mini-batch took 56 to 9,700, the median 510, with other work beside; none was

@@ -356,7 +356,7 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
             if rec.books is not None or not _is_keyed_tensor(rec, item, parts, given):
                 return False
         elif kind is Index or kind is Listed:
-            index = item.as_index if kind is Listed else item
+            index = item.as_index
             given.indices.extend(index.vectors)
             parts += kind, item.kind if kind is Listed else Numbers, index.along, len(index.vectors)
         elif kind is tuple or kind is list:
@@ -458,7 +458,7 @@ def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterato
     if kind is Ragged:
         return next(rows)
     if kind is Index or kind is Listed:
-        for _ in (item.as_index if kind is Listed else item).vectors:
+        for _ in item.as_index.vectors:
             next(indices)
         return item
     return kind([_symbolic(rec, x, rows, indices) for x in item]) if kind is tuple or kind is list else item

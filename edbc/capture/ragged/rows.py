@@ -39,8 +39,7 @@ class Pool(list[torch.Tensor]):
 
     def add(self, rows: torch.Tensor) -> None:
         """All rows of a matrix."""
-        if self.num_written:
-            self._end_written()
+        self._end_written()
         self._add(rows, len(rows))
 
     def _add(self, rows: torch.Tensor, count: int) -> None:
@@ -51,8 +50,7 @@ class Pool(list[torch.Tensor]):
     def append(self, row: torch.Tensor) -> None:
         """One row, which may change from then on where it requires no gradient."""
         if row.requires_grad:
-            if self.num_written:
-                self._end_written()
+            self._end_written()
             self._add(row, 1)
             return
         try:
@@ -66,6 +64,8 @@ class Pool(list[torch.Tensor]):
         self.num_written += 1
 
     def _end_written(self) -> None:
+        if not self.num_written:
+            return
         rows = torch.frombuffer(self.written, dtype=self.dtype) if self.written else torch.empty(0, dtype=self.dtype)
         self._add(rows.view(self.num_written, *self.shape), self.num_written)
         self.written, self.num_written = bytearray(), 0
@@ -74,14 +74,12 @@ class Pool(list[torch.Tensor]):
         return self.num_rows + self.num_written
 
     def __getitem__(self, number: Any) -> Any:
-        if self.num_written:
-            self._end_written()
+        self._end_written()
         which = bisect.bisect_right(self.begin, number) - 1
         return self._rows(self.matrices[which])[number - self.begin[which]]
 
     def __iter__(self) -> Iterator[torch.Tensor]:
-        if self.num_written:
-            self._end_written()
+        self._end_written()
         return (row for matrix in self.matrices for row in self._rows(matrix).unbind(0))
 
     def _rows(self, matrix: torch.Tensor) -> torch.Tensor:
@@ -89,8 +87,7 @@ class Pool(list[torch.Tensor]):
 
     def settled(self) -> Any:
         """As a mini-batch has them: one table, or a list where gradients go to some."""
-        if self.num_written:
-            self._end_written()
+        self._end_written()
         if any(matrix.requires_grad for matrix in self.matrices):
             return list(self)
         return self.matrices[0] if len(self.matrices) == 1 else torch.cat(list(map(self._rows, self.matrices)))

@@ -96,6 +96,8 @@ class Index(Lazy):
         """`vectors` lie along dimension 1 - `along` of a matrix; a vector has one, and `along` is -1."""
         self.whole = None
 
+    as_index = property(lambda self: self)
+    """As of `Listed`."""
     shape = property(lambda self: self._shape())
     ndim = property(lambda self: self.tensor.ndim)
     dtype = property(lambda self: self.tensor.dtype)

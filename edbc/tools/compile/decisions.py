@@ -6,8 +6,7 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (1) Cells are chosen with rows and without (`choose`), first where all candidates cost less.
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
-    (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is. Where
-    all are open, Python comes to each run again, which takes OPEN_RUN_US.
+    (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
     by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,
@@ -37,7 +36,6 @@ from edbc.capture.code.automatic import (
     CONSTANT_US,
     JOIN_US,
     NODE_US,
-    OPEN_RUN_US,
     PYTHON_US,
     READ_US,
     ROW_US,
@@ -254,8 +252,7 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
         if name in names:
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
-    run_us = RUN_US if recorder.read_forwards else OPEN_RUN_US
-    cost = run_us * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
+    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
     cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards

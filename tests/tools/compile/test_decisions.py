@@ -143,23 +143,8 @@ class Masked(nn.Module):
         return (weights.unsqueeze(-1) * x + x * kept).sum(1) / kept.sum(1).clamp(min=1)
 
 
-class Levels(nn.Module):
-    """A forward that is open, as it looks at all of a module: Python comes to each of its calls on rows."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words, self.down = nn.Embedding(20, 8), nn.Linear(8, 8)
-
-    def forward(self, levels: dict[str, list[int]]) -> torch.Tensor:
-        states, down = torch.zeros(1, 8), vars(self)["_modules"]["down"]
-        for name in sorted(levels):
-            words = self.words(torch.tensor(levels[name]))
-            states = torch.tanh(down(words) + states.mean(0))
-        return states.sum(0)
-
-
-def test_what_python_comes_to_for_each_instance_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Constants of instances are dear without rows, and with rows each call of an open forward."""
+def test_constants_of_instances_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are dear without rows."""
     rng, model = Random(0), Masked().eval()
     padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(32)]
     sample = Sample(model, Regions(model, Closed(model)), padded)
@@ -168,14 +153,6 @@ def test_what_python_comes_to_for_each_instance_is_weighed(monkeypatch: pytest.M
     assert decide(sample, Decisions(automatic=())).ragged
     monkeypatch.setattr(decisions, "CONSTANT_US", 0.0)
     assert not decide(sample, Decisions(automatic=())).ragged
-
-    trees = [{f"{i}": [rng.randrange(20) for _ in range(rng.randint(1, 4))] for i in range(6)} for _ in range(32)]
-    levels = Levels().eval()
-    sample = Sample(levels, Regions(levels, Closed(levels)), trees)
-    ragged = decisions.ragged_classes(sample)
-    cost = trial(sample, ragged, frozenset()).cost
-    monkeypatch.setattr(decisions, "OPEN_RUN_US", decisions.RUN_US)
-    assert trial(sample, ragged, frozenset()).cost < cost
 
 
 def test_types_that_differ_in_a_size_are_lowered_once_to_tell_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
