@@ -55,14 +55,17 @@ class Captured(Closed):
     nothing in it is executed when it is read.
     """
 
-    __slots__ = ("_adopted", "_bytes", "constants", "nest_text", "of", "part", "words")
+    __slots__ = ("_adopted", "_bytes", "constants", "is_own", "nest_text", "of", "part", "words")
 
-    def __init__(self, of: Lexicon | Vocabulary, words: bytes, nest_text: str, constants: Constants = ()):
+    def __init__(self, of: Lexicon | Vocabulary, words: bytes, nest_text: str, constants: Constants = (), *,
+                 is_own: bool = False):  # fmt: skip
         self.of = of
         """What the numbers mean."""
         self.words = words
         self.nest_text = nest_text
         self.constants = constants
+        self.is_own = is_own
+        """Whether its lexicon made or checked it. All else is checked before anything reads it."""
         self.part: Part | None = None
         """What it adds to a mini-batch of this lexicon, once it has."""
         self._bytes: bytes | None = None
@@ -115,18 +118,21 @@ class Captured(Closed):
         moved = tuple((source, pool.to(*args, **kwargs)) for source, pool in self.constants)
         if any(a.dtype is not b.dtype for (_, a), (_, b) in zip(moved, self.constants, strict=True)):
             raise InputError("a captured instance: expected a device to move to, got a dtype; capture it in that dtype")
-        return Captured(self.of, self.words, self.nest_text, moved)
+        return Captured(self.of, self.words, self.nest_text, moved, is_own=self.is_own)
 
     def pin_memory(self) -> Captured:
         """The same with its constants in pinned memory."""
         pinned = tuple((source, pool.pin_memory()) for source, pool in self.constants)
-        return Captured(self.of, self.words, self.nest_text, pinned)
+        return Captured(self.of, self.words, self.nest_text, pinned, is_own=self.is_own)
 
     # --- bytes -----------------------------------------------------------------------------------------------------
 
     def __bytes__(self) -> bytes:
         if self._bytes is None:
-            self._bytes = _written(self)
+            try:
+                self._bytes = _written(self)
+            except NONE as error:  # one that was made by hand
+                raise none_of(error) from None
         return self._bytes
 
     def __reduce__(self) -> Any:
@@ -145,8 +151,17 @@ class Captured(Closed):
             raise _no_captured("the bytes that its digest is of; they were cut off or altered")
         try:
             return _read(data)
-        except (ValueError, TypeError, KeyError, IndexError, RecursionError, RuntimeError) as error:
-            raise _no_captured(f"a header and as many numbers as it says ({type(error).__name__})") from None
+        except NONE as error:
+            raise none_of(error) from None
+
+
+NONE = ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, RuntimeError
+"""What reading raises where there is no captured instance."""
+
+
+def none_of(error: BaseException) -> InputError:
+    """The error in place of one of these."""
+    return _no_captured(f"a header and as many numbers as it says ({type(error).__name__})")
 
 
 def _no_captured(what: str) -> InputError:

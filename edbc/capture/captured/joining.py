@@ -24,9 +24,9 @@ from torch import nn
 from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.captured import checkloops, joinloops
 from edbc.capture.captured.block import capture_of
-from edbc.capture.captured.instance import WORD, Captured, Constants, Words, sections
+from edbc.capture.captured.instance import NONE, WORD, Captured, Constants, Words, none_of, sections
 from edbc.capture.captured.joinloops import Parts
-from edbc.capture.captured.nesttext import classes_in, nest_in, stacks_in, text_of
+from edbc.capture.captured.nesttext import classes_in, nest_in, require_text, stacks_in, text_of
 from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
@@ -155,7 +155,8 @@ def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:
         text = text_of(part.nest.nest, results, lexicon.class_number, part.nest.assigned)
     except UnsupportedError as error:
         return error
-    return Captured(lexicon, part.words, text, tuple((source, torch.stack(pool)) for source, pool in part.constants))
+    constants = tuple((source, torch.stack(pool)) for source, pool in part.constants)
+    return Captured(lexicon, part.words, text, constants, is_own=True)
 
 
 def num_results(words: bytes) -> int:
@@ -403,9 +404,9 @@ WRONG = {
 
 
 def own_part(lexicon: Lexicon, captured: Captured, number: int) -> Part:
-    """A captured instance in the numbers of this lexicon. One from elsewhere is checked, once per net; messages name it
-    by its number. Raises StaleError for one of another home, InputError for numbers that mean nothing here."""
-    here = captured if captured.of is lexicon else captured.adopted.get(lexicon)
+    """A captured instance in the numbers of this lexicon. One that it has not made is checked, once per net; messages
+    name it by its number. Raises StaleError for one of another home, InputError for numbers that mean nothing here."""
+    here = captured if captured.of is lexicon and captured.is_own else captured.adopted.get(lexicon)
     if here is None:
         try:
             here = captured.adopted[lexicon] = _adopted(lexicon, captured)
@@ -427,22 +428,38 @@ def number_of_structure(lexicon: Lexicon, words: bytes, nest_text: str) -> int |
 def own_parts(lexicon: Lexicon, instances: Sequence[Captured], first: int) -> list[Part]:
     """`own_part` of each, counted from `first`."""
     return [
-        item.part if item.of is lexicon and item.part is not None else own_part(lexicon, item, number)
+        item.part if item.part is not None and item.of is lexicon else own_part(lexicon, item, number)
         for number, item in enumerate(instances, first)
     ]
 
 
 def _adopted(lexicon: Lexicon, captured: Captured) -> Captured:
-    vocabulary = captured.of
-    if isinstance(vocabulary, Lexicon):  # of another mode of the net, or of another net of this process
-        require_home(vocabulary.home, lexicon.home)
+    of = captured.of
+    if isinstance(of, Lexicon) and of is not lexicon:  # of another mode of the net, or of another net of this process
+        require_home(of.home, lexicon.home)
         return _adopted(lexicon, Captured.from_bytes(bytes(captured)))
+    if isinstance(of, Lexicon):  # made by hand
+        counts = lexicon.known()
+        maps = np.arange(len(counts[0])), np.arange(counts[1]), np.arange(counts[2])
+        classes = {i: i for i in range(counts[3])}
+    else:
+        maps, classes = lexicon.read(of), lexicon.class_numbers(of)
+    try:
+        return _checked(lexicon, captured, maps, classes)
+    except NONE as error:
+        raise none_of(error) from None
+
+
+def _checked(lexicon: Lexicon, captured: Captured, maps: Sequence[Longs], classes: dict[int, int]) -> Captured:
+    """In the numbers of this lexicon, which `maps` and `classes` give."""
     words = np.frombuffer(captured.words, WORD).copy()
-    maps = lexicon.read(vocabulary)
     require_words(words, np.array([0, len(words)]), lexicon, maps)
-    constants = tuple((int(maps[1][source]), pool) for source, pool in captured.constants)
+    constants = tuple((int(maps[1][source]), pool.detach().contiguous()) for source, pool in captured.constants)
     require_constants(lexicon, words, constants)
-    return Captured(lexicon, words.tobytes(), nest_in(captured.nest_text, lexicon.class_numbers(vocabulary)), constants)
+    text = require_text(captured.nest_text, num_results(captured.words), len(captured.of.classes))
+    text = nest_in(text, classes)
+    lexicon.nest(text)
+    return Captured(lexicon, words.tobytes(), text, constants, is_own=True)
 
 
 def require_words(words: Words, begin: Longs, lexicon: Lexicon, maps: Sequence[Longs]) -> None:

@@ -171,4 +171,4 @@ class Store:
             require_constants(self._lexicon, words, constants)
         except (InputError, *_ERRORS) as error:
             raise InputError(f"{self.path}, item {item}: {error}") from None
-        return Captured(self._lexicon, words.tobytes(), text, constants)
+        return Captured(self._lexicon, words.tobytes(), text, constants, is_own=True)

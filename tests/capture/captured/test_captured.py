@@ -182,9 +182,10 @@ def test_every_altered_byte_is_refused(shared: Any, number: int) -> None:
         Captured.from_bytes(data + b"\0")
 
 
-def forged(captured: Captured, rng: Random) -> Captured:
-    """A captured instance in which one word says something else, behind a digest that is right."""
-    read = Captured.from_bytes(bytes(captured))
+def forged(captured: Captured, rng: Random, by_hand: bool) -> Captured:
+    """A captured instance in which one word says something else: behind a digest that is right, or made of the net's
+    own."""
+    read = captured if by_hand else Captured.from_bytes(bytes(captured))
     altered = bytearray(read.words)
     at = 4 * rng.randrange(len(altered) // 4)
     word = int.from_bytes(altered[at : at + 4], "little", signed=True)
@@ -202,12 +203,13 @@ def outcome(shared: Any, captured: Captured) -> Any:
         return error
 
 
-def test_forged_words_do_not_reach_memory(shared: Any) -> None:
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_forged_words_do_not_reach_memory(shared: Any, by_hand: bool) -> None:
     """Numbers that mean nothing here are refused with the instance's number, before anything runs; those that mean
     something else run, and give results of the classes that are promised."""
     captured, rng, refused = shared.capture_all(sentences(30)), Random(0), 0
     for number in range(600):
-        one = forged(captured[number % 30], rng)
+        one = forged(captured[number % 30], rng, by_hand)
         found = outcome(shared, one)
         refused += isinstance(found, EdbcError)
         if isinstance(found, EdbcError):
@@ -216,6 +218,29 @@ def test_forged_words_do_not_reach_memory(shared: Any) -> None:
             assert type(found) is type(outcome(shared, captured[number % 30]))
 
     assert refused > 300
+
+
+def test_what_is_made_by_hand_is_checked(shared: Any) -> None:
+    """Words, nest and constants of a net's own captured instance that somebody put together anew: run where they mean
+    something, refused with the instance's number where they do not."""
+    captured = shared.capture(Sentence([1, 2], torch.ones(6), 0))
+    of, words, nest, constants = captured.of, captured.words, captured.nest_text, captured.constants
+    (source, pool), *others = constants
+    strided = torch.stack([pool, pool + 1], -1)[..., 0]
+
+    with torch.no_grad():
+        assert told(shared([Captured(of, words, nest, ((source, strided), *others))])) == told(shared([captured]))
+    for one in (
+        (of, words, nest, ((source, pool[..., :-1]), *others)), (of, words, nest, ((source, pool.double()), *others)),
+        (of, words, nest, others), (of, words, nest, ((1 << 20, pool), *others)), (of, words, nest, None),
+        (of, words, nest, ((source, None), *others)), (of, words[:-3], nest, constants),
+        (of, words[:8], nest, constants), (of, b"", nest, constants), (of, None, nest, constants),
+        (of, words, '["r", 9]', constants), (of, words, "", constants), (of, words, None, constants),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="instance 1: a captured instance: expected"):
+            shared([captured, Captured(*one)])
+    with pytest.raises(InputError, match="a captured instance: expected"):
+        bytes(Captured(of, bytes(24) + words[24:-4] + b"\0\0\0\x7f", nest, constants))
 
 
 def header_of(data: bytes) -> tuple[dict[str, Any], int]:
@@ -374,7 +399,8 @@ def test_what_forward_keeps_on_itself_comes_with_a_captured_instance() -> None:
         torch.testing.assert_close(list(net.model.hidden), list(eager.hidden))
         torch.testing.assert_close(net.model.seen, eager.seen)
 
-    forged = Captured(captured[0].of, captured[0].words, captured[0].nest_text.replace('"hidden"', '"forward"'))
+    one = captured[0]
+    forged = Captured(one.of, one.words, one.nest_text.replace('"hidden"', '"forward"'), one.constants)
     with pytest.raises(StaleError, match="expected attributes that forward was seen to assign to, got forward"):
         net([forged])
 
