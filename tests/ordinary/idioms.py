@@ -479,3 +479,28 @@ class DecodedIntoLongs(nn.Module):
             pointer = torch.gather(back[i], 1, pointer.contiguous().view(1, 1))
             path[i] = pointer.detach().view(1)
         return best, path.transpose(1, 0)
+
+
+def padded_document(rng: Random) -> torch.Tensor:
+    """Sentences of words, each padded with zeros to the longest."""
+    sentences = [sentence(rng) for _ in range(rng.randint(1, 4))]
+    longest = max(map(len, sentences))
+    return torch.tensor([[1 + w % (VOCAB - 1) for w in words] + [0] * (longest - len(words)) for words in sentences])
+
+
+@program(padded_document)
+class SentencesAsLongAsTheirMasksSay(nn.Module):
+    """A document encoder: each sentence is cut by its length, which is a tensor, pooled, and padded with new zeros."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.rnn = nn.Embedding(VOCAB, size, padding_idx=0), nn.GRU(size, size, batch_first=True)
+        self.out = nn.Linear(size, LABELS)
+
+    def forward(self, ids):
+        lengths = torch.sum(torch.sign(ids), dim=1)
+        states = self.rnn(self.words(ids))[0]
+        pooled = [F.max_pool1d(h[: lengths[i], :].t().unsqueeze(0), int(lengths[i])) for i, h in enumerate(states)]
+        sentences = torch.cat(pooled).squeeze(2)
+        padded = torch.cat([sentences, sentences.new_zeros(lengths.max(), sentences.size(1))])
+        return self.out(padded.mean(0))

@@ -328,8 +328,9 @@ def filled(
 ) -> tuple[Any, Callable[[], torch.Tensor]] | None:
     """Key and maker of the constant that `zeros_like` and its like give, the same for all nodes that ask for it; None
     where it is none."""
-    if not isinstance(args[0], Symbol) or any(isinstance(a, Symbol) for a in flat(args[1:], kwargs)):
-        return None
+    others = flat(args[1:], kwargs)
+    if not isinstance(args[0], Symbol) or any(isinstance(a, Symbol | torch.Tensor) for a in others):
+        return None  # a tensor's number, as which it fills or how many, is that of an instance
     rest, numbers = _without_device(kwargs), args[1:]  # what is kept holds no stand-in, which would not be alone
     like = args[0]._meta()
     shape, dtype = tuple(like.shape), like.dtype  # `empty_like` of a meta tensor runs as Python

@@ -98,12 +98,22 @@ class View(NamedTuple):
         """True when it lets no gradient through."""
         return getattr(self.function, "__name__", "") == "detach"
 
+    @property
+    def of_any_order(self) -> Callable[..., Any]:
+        """The function for values that torch computed: `view` wants them row by row, as what was recorded stands, where
+        `einsum` and others give any order of memory."""
+        if self.function is not torch.Tensor.view:
+            return self.function
+        args, kwargs = self.template
+        is_dtype = any(isinstance(item, torch.dtype) for item in (*args, *kwargs.values()))
+        return self.function if is_dtype else torch.Tensor.reshape
+
     def apply(self, value: Any, shared: Callable[[SharedRef], Any] | None = None,
               call: Callable[..., Any] | None = None) -> Any:  # fmt: skip
         """The view of `value`; `shared` gives the other parameters that the template names. Of a stand-in what `call`,
         given function, arguments and keywords, records."""
         args, kwargs = fill(self.template, [value], shared)
-        result = self.function(*args, **kwargs) if call is None else call(self.function, args, kwargs)
+        result = self.of_any_order(*args, **kwargs) if call is None else call(self.function, args, kwargs)
         return result if self.index is None else result[self.index]
 
 

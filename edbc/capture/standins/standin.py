@@ -17,6 +17,7 @@ executed (a cell's inside, a captured instance) it raises UnsupportedError with 
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -436,7 +437,11 @@ def as_python_has_it(index: Any) -> Any:
 
 
 def _as_bound(item: Any) -> Any:
-    return int(item) if type(item) is Unread or issubclass(type(item), np.integer) else item
+    """A bound of a slice: what a tensor says is read, as Python's own slices do, for it makes a shape."""
+    kind = type(item)
+    if kind is int or item is None:
+        return item
+    return operator.index(item) if kind is Unread or issubclass(kind, np.integer | torch.Tensor | Symbol) else item
 
 
 def _operator(function: Any) -> Callable[[Any, Any], Any]:

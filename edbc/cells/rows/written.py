@@ -91,7 +91,7 @@ class Writer:
         seen = self.local[variable]
         for view in views:
             part = "" if view.index is None else f"[{view.index}]"
-            seen = f"{self.constant(view.function)}({self.arguments(view.template, [seen])}){part}"
+            seen = f"{self.constant(view.of_any_order)}({self.arguments(view.template, [seen])}){part}"
         return seen
 
     def _flat(self, op: CellOp) -> str:

@@ -396,3 +396,42 @@ def test_masks_of_the_instance_are_not_read(taken: str, rows: bool) -> None:
             torch.stack([x.square().sum() for x in results]).sum().backward()
             found.append((results, model.words.weight.grad.clone()))  # type: ignore[union-attr]
         torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
+COUNTS: dict[str, Callable[[Any, Any], Any]] = {
+    "x[:n]": lambda x, n: x[:n],
+    "x[:n, :]": lambda x, n: x[:n, :],
+    "x[n - 1:]": lambda x, n: x[n - 1 :],
+    "x[n - 1:n + 1]": lambda x, n: x[n - 1 : n + 1],
+    "x[::n]": lambda x, n: x[::n],
+    "columns": lambda x, n: x[:, :n].sum(1, keepdim=True),
+    "one number": lambda x, n: x[: n.view(1)],
+    "assigned": lambda x, n: _cut(x, n),
+    "recorded": lambda x, n: x[: x.sum(1).argmax() + n],
+    "new_zeros": lambda x, n: torch.cat([x, x.new_zeros(n, WIDTH)]).mean(0),
+    "new_full": lambda x, n: x.new_full([n, WIDTH], 2.0).sum(0) + x,
+    "full_like": lambda x, n: torch.full_like(x, n) + x,
+}
+
+
+def _cut(x: Any, n: Any) -> Any:
+    x = x.clone()
+    x[n:] = 0.0
+    return x
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_count_in_a_tensor_is_the_instances_own(name: str) -> None:
+    """A bound of a slice, or how many rows are new: two instances of one class have others."""
+
+    class Counted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(9, WIDTH)
+
+        def forward(self, ids: torch.Tensor) -> Any:
+            return COUNTS[name](torch.tanh(self.words(ids)), (ids != 0).sum()).sum(0)
+
+    sentences = [torch.tensor([*range(1, 1 + n), *[0] * (5 - n)]) for n in (4, 1, 2, 5, 3, 1)]
+    torch.manual_seed(0)
+    require_parity(Counted(), sentences, (1, 3, 6))

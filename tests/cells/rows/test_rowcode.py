@@ -130,6 +130,30 @@ def test_functions_equal_eager(function: Callable[[Tensor], Any]) -> None:
         require_eager(net, instances(count))
 
 
+def test_views_take_what_torch_computed_in_any_order_of_memory() -> None:
+    """`einsum` gives another order than that of its letters, of which `view` makes nothing where nobody lays it out."""
+
+    @edbc.cell
+    class Heads(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            heads = torch.logcumsumexp(x, 1).view(3, 2, 2)  # torch runs the cell
+            weights = torch.einsum("dhn,dhm->hnm", heads, heads).softmax(-1)
+            mixed = torch.einsum("hnm,dhm->dhn", weights, heads)
+            return mixed.contiguous().view(6, 2).cumsum(0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.heads = nn.Linear(4, 4), Heads()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.heads(self.up(x))
+
+    net = bound(Model(), instances(3))
+    for count in (1, 5, 2 * FEW):
+        require_eager(net, instances(count))
+
+
 def test_code_fills_nothing(net: Net) -> None:
     """One call of torch per operation, in one loop over rows: the code names functions and constants."""
     net(instances(1))
