@@ -167,10 +167,9 @@ def report(name: str, options: Any) -> None:
     size = sum(len(c.words) for c in captured) / sum(c.num_nodes + c.num_operands for c in captured)
     shares = []
     for count in options.workers:
-        collate = edbc.collate(net)
-        times, there = zip(*received(net, plain, collate, count, prepared), strict=True)
-        loader = statistics.median(t for t, _ in received(net, plain, partial(capture_only, collate), count, prepared))
-        here, of_workers = statistics.median(times) - loader, statistics.median(there) if count else 0.0
+        found = list(zip(*received(net, plain, count, prepared), strict=True))
+        times, loader, there = map(statistics.median, found)
+        here, of_workers = times - loader, there if count else 0.0
         shares.append(
             f"{count}: {1e3 * here:.2f} ms here ({100 * here / recorded:.0f} % of recording, "
             f"{100 * here / (here + of_workers):.0f} % of construction), the loader {1e3 * loader:.2f}"
@@ -206,24 +205,30 @@ def capture_only(collate: Callable[[Any], Any], items: Any) -> int:
 
 
 def received(
-    net: Net, plain: list[Any], make: Callable[[Any], Any], workers: int, prepared: Sequence[Any]
-) -> Iterator[tuple[float, float]]:
-    """What this process spends per mini-batch on receiving and reading it, with no workers on capturing it too; and
-    what capturing and joining it took where that happened."""
-    loader = DataLoader(
-        plain, SIZE, collate_fn=make, num_workers=workers, drop_last=True, persistent_workers=workers > 0
-    )
+    net: Net, plain: list[Any], workers: int, prepared: Sequence[Any]
+) -> Iterator[tuple[float, float, float]]:
+    """What this process spends per mini-batch on receiving and reading it, with no workers on capturing it too; what it
+    spends on a number from a loader whose workers capture, in turns with it; and what capturing and joining it took
+    where that happened."""
+    collate = edbc.collate(net)
+    loaders = [
+        DataLoader(plain, SIZE, collate_fn=make, num_workers=workers, drop_last=True, persistent_workers=workers > 0)
+        for make in (collate, partial(capture_only, collate))
+    ]
     for epoch in range(9):
-        batches = iter(loader)
+        both = [iter(loader) for loader in loaders]
         for ready in prepared:
-            started = time.process_time()
-            batch = next(batches)
-            if type(batch) is not int:
-                net.mini_batch(batch)
-            took = time.process_time() - started
-            net.execute(ready)
+            took = []
+            for batches in both:
+                started = time.process_time()
+                batch = next(batches)
+                if type(batch) is not int:
+                    net.mini_batch(batch)
+                    there = batch.seconds
+                took.append(time.process_time() - started)
+                net.execute(ready)
             if epoch:
-                yield took, getattr(batch, "seconds", 0.0)
+                yield took[0], took[1], there
 
 
 if __name__ == "__main__":
