@@ -204,9 +204,7 @@ def capture_only(collate: Callable[[Any], Any], items: Any) -> int:
     return len(collate(items))
 
 
-def received(
-    net: Net, plain: list[Any], workers: int, prepared: Sequence[Any]
-) -> Iterator[tuple[float, float, float]]:
+def received(net: Net, plain: list[Any], workers: int, prepared: Sequence[Any]) -> Iterator[tuple[float, float, float]]:
     """What this process spends per mini-batch on receiving and reading it, with no workers on capturing it too; what it
     spends on a number from a loader whose workers capture, in turns with it; and what capturing and joining it took
     where that happened."""

@@ -27,6 +27,19 @@ def num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """In it, torch has so many threads. Also a decorator."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 @cache
 def _set_local() -> Callable[[int], int] | None:
     """MKL's switch for the calling thread (0: back to the global setting), from torch's own library."""

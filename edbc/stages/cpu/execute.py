@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from edbc.native.threads import torch_threads
 from edbc.stages.cpu.kernels import HostTasks
 from edbc.stages.graph import UnitGraph
 from edbc.stages.table import CONCURRENT, MERGE, Schedule
@@ -111,13 +112,8 @@ class Team:
     @contextmanager
     def alone(self) -> Any:
         """torch with one thread, no gradients: how tasks run."""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            with torch.no_grad():
-                yield
-        finally:
-            torch.set_num_threads(threads)
+        with torch_threads(1), torch.no_grad():
+            yield
 
 
 def _taken() -> threading.Lock:

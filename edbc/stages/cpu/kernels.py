@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from edbc.native.threads import torch_threads
 from edbc.stages.units.bound import Bound
 from edbc.stages.units.products import Product, Runner
 from edbc.stages.units.tasks import Task, Tasks
@@ -59,15 +60,7 @@ class HostTasks(Tasks):
         return self._in_all_threads(super().merge(units))
 
     def _in_all_threads(self, task: Task) -> Task:
-        def run() -> None:
-            before = torch.get_num_threads()
-            torch.set_num_threads(self.threads)
-            try:
-                task()
-            finally:
-                torch.set_num_threads(before)
-
-        return run
+        return torch_threads(self.threads)(task)
 
     def _cat(self, unit: int) -> Task:
         """Copies of the operands that are not in place."""

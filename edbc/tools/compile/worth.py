@@ -29,6 +29,7 @@ import torch
 from edbc.capture.record.recorder import LOOKS
 from edbc.capture.standins.objects import unchanged
 from edbc.errors import UnsupportedError
+from edbc.native.threads import torch_threads
 from edbc.plan.plan import Plan
 from edbc.run.session import Net
 from edbc.tools.parity import Eager
@@ -42,6 +43,7 @@ SECONDS = 3.0
 """For recording mini-batches before the turns, at most."""
 
 
+@torch_threads(1)
 @torch.no_grad()
 def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
     """Eager's time over edbc's of every turn, definition (1)."""
@@ -49,9 +51,10 @@ def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
         net.run(list(instances))
     if net.alike is not None:
         net.alike.judge()
-    return _in_one_thread(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
+    return _turns(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
 
 
+@torch_threads(1)
 @torch.no_grad()
 def captured_gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
     """The same with instances captured beforehand; nothing where some cannot be."""
@@ -59,17 +62,7 @@ def captured_gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[f
         found = net.capture_each(list(instances))
     if any(isinstance(captured, UnsupportedError) for captured in found):
         return []
-    return _in_one_thread(lambda: eager.run(instances), lambda: net.run(found), instances)
-
-
-def _in_one_thread(one_by_one: Callable[[], object], batched: Callable[[], object],
-                   instances: Sequence[Any]) -> list[float]:  # fmt: skip
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return _turns(one_by_one, batched, instances)
-    finally:
-        torch.set_num_threads(threads)
+    return _turns(lambda: eager.run(instances), lambda: net.run(found), instances)
 
 
 def _turns(one_by_one: Callable[[], object], batched: Callable[[], object], instances: Sequence[Any]) -> list[float]:

@@ -15,6 +15,8 @@ from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import capture
 from edbc.capture.record.table import TypeTable
+from edbc.native.threads import torch_threads
+from edbc.run.session import Net
 from edbc.tools.compile import decisions
 from edbc.tools.compile.decisions import AHEAD, Decisions, Sample, Trial, decide, to_come, trial
 from edbc.tools.compile.natives import Natives
@@ -168,3 +170,29 @@ def test_types_that_differ_in_a_size_are_lowered_once_to_tell_what_they_cost(mon
     assert all(natives.run(table, kind, view) for kind in kinds)
     assert len(kinds) == 4 * len(asked)
     assert len(set(asked)) == len(asked) == 3
+
+
+class Chooses(nn.Module):
+    """Reads which row is largest."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        h = self.layer(rows)
+        best = int(h.sum(1).argmax())
+        return h[best] * (2 if best else 3)
+
+
+def test_one_thread_runs_what_is_read_while_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of few rows: where other processes have the cores, threads wait for each other at every one."""
+    counts, execute = [], Net.execute
+    monkeypatch.setattr(Net, "execute", lambda *of: counts.append(torch.get_num_threads()) or execute(*of))
+    model, instances = Chooses().eval(), [torch.randn(n, 4) for n in (2, 3, 5)]
+    with torch_threads(2):
+        recorded = Sample(model, Regions(model, Closed(model)), instances).recorded()
+        assert torch.get_num_threads() == 2
+
+    assert len(recorded.parts) == 2
+    assert counts == [1]
