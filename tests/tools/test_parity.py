@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch import nn
 import edbc
 from edbc.errors import CheckFailed
 from edbc.run.precision import convolution_precision
+from edbc.tools.compile import compiler, decisions
 from edbc.tools.console import warn_unstable
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.parity import compared as compare
@@ -310,6 +312,19 @@ def test_a_model_that_pins_float32_may_read() -> None:
     assert net.plan.reads
     for ours, one in zip(net(rows), rows, strict=True):
         assert torch.allclose(ours, net.model(one), atol=1e-6)
+
+
+def test_a_cell_may_be_given_a_number_that_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is known to be looked at at once it is Python's own, and the call is a cell; a copy of the model that
+    is recorded anew has to know it, too."""
+
+    def all_candidates(sample: decisions.Sample, given: Any) -> decisions.Decided:
+        return decisions.Decided({c.name: c.location for c in decisions._candidates(sample, None)}, ())
+
+    monkeypatch.setattr(compiler, "decide", all_candidates)
+    net = edbc.compile(PinsAndReads(), [torch.randn(n, 4) for n in (2, 3, 4, 5)], force=True)
+
+    assert set(net.plan.automatic) == {"forward:1", "forward:2"}
 
 
 def test_what_is_written_into_float32_that_forward_asks_for_is_there_in_float64() -> None:

@@ -490,6 +490,7 @@ class Fibers:
         found = sites.get(key)
         if found is None:
             found = sites.add(key, Site(location_of(user), None if user is None else user.f_code))
+            found.at_once = found.where in self.recorder.reading_at_once
             self.recorder.takes_locks |= takes_locks(frame, self.outermost)
         return found
 

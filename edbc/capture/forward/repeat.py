@@ -134,6 +134,7 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequenc
         with unchanged(instances):
             capture(shadow, recorder, instances, run_segment)
     recorder.needs_deep_stack, recorder.reads = used.needs_deep_stack, used.reads
+    recorder.reading_at_once = used.places_read_at_once()
     recorder.read_forwards, recorder.found_forwards = used.read_forwards, used.found_forwards
     recorder.kept_forwards = used.kept_forwards
     if used.before_books is None and recorder.before_books is not None:

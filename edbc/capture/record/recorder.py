@@ -196,10 +196,11 @@ class Recorder:
         "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves",
         "literals", "looks", "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack",
         "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps",
-        "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reads",
-        "reads_at_once", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows",
-        "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked",
-        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "unread", "within", "zeros",
+        "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading",
+        "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "remembers", "returned",
+        "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites",
+        "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "unread",
+        "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -300,6 +301,8 @@ class Recorder:
         """What notes a read at which somebody may look later (`standins.unread`), where reads are noted."""
         self.read_sites: Kept[tuple[int, int], Site] = Kept(4096)
         """Where forward reads, by the identity of the code and the place in it."""
+        self.reading_at_once: frozenset[str] = frozenset()
+        """Lines that are known to read at once."""
         self.unread: list[Later] = []
         """Such reads of the instance that runs."""
         self.reads_at_once = False
@@ -405,6 +408,10 @@ class Recorder:
         self.last_stacked = 0
         """The last value when rows were last put side by side (`capture.ragged`), which may be of values with names."""
         self.books = Changes(self) if self.keeps_books else None
+
+    def places_read_at_once(self) -> frozenset[str]:
+        """The lines whose values are looked at before anything else is recorded (`standins.unread`)."""
+        return self.reading_at_once | {site.where for site in self.read_sites.values() if site.at_once}
 
     def keep_books(self) -> None:
         """From now on, know which stand-ins share memory; first of all run what moves operations as it was written."""
