@@ -51,6 +51,7 @@ from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler
 from numba.core.targetconfig import TargetConfig
+from numba.core.types import Dispatcher
 
 from edbc.errors import NotNative
 from edbc.native import shipped
@@ -355,11 +356,25 @@ def njit(*function: Any, **options: Any) -> Any:
     cached = options.pop("cache", False)
     made: Any = numba.njit(*function, **options)
     if cached and hasattr(made, "enable_caching"):  # not under NUMBA_DISABLE_JIT=1
+        made.__class__ = _kept_kind(made.__class__)
+        made._options = options
         try:
             made._cache = KernelCache(made.py_func)
         except RuntimeError:  # numba found no folder that it may write to
             _warn_without_folder()
     return made
+
+
+@cache
+def _kept_kind(kind: type) -> type:
+    """Dispatchers of functions that are kept on disk. Native callers compile one in as an `INNER` function: for them
+    the code for Python's callers and machine code of its own would be made for nothing."""
+    return type("Kept", (kind,), {"_numba_type_": property(lambda kept: Dispatcher(_part(kept)))})
+
+
+@cache
+def _part(kept: Any) -> Any:
+    return numba.njit(kept.py_func, **{**kept._options, **INNER})
 
 
 def kernel_folder(beside: Callable[..., Any]) -> str | None:

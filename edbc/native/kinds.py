@@ -42,12 +42,19 @@ def inner(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def part(function: Any, **options: Any) -> Any:
-    """A `native` function as `inner`, for native callers: with them the code for Python's callers would be compiled."""
+    """A `native` function with other options for native callers; with its own they take it as it is."""
     return inner(getattr(function, "py_func", function), **options)
 
 
 def _refuse(dispatcher: Any, *args: Any) -> NoReturn:
     raise TypeError(f"{dispatcher.py_func.__name__} is an inner function: native code alone can call it")
+
+
+@inner_uncounted
+def copy(source: Any, begin: int, end: int, target: Any, at: int) -> None:
+    """`target[at:]` becomes `source[begin:end]`. A slice assignment compiles numba's strings, for its message."""
+    for i in range(begin, end):
+        target[at + i - begin] = source[i]
 
 
 def checksum(*modules: ModuleType) -> int:

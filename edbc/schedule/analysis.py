@@ -234,13 +234,6 @@ def connect(
     return v
 
 
-@inner_uncounted
-def copy(source: Ints, begin: int, end: int, target: Ints, at: int) -> None:
-    """`target[at:]` becomes `source[begin:end]`. A slice assignment compiles numba's strings, for its message."""
-    for i in range(begin, end):
-        target[at + i - begin] = source[i]
-
-
 @inner
 def grow(array: Ints, more: int) -> Ints:
     """A copy with twice the rows and more."""

@@ -29,8 +29,8 @@ import numpy as np
 
 from edbc.base.graph import Ints
 from edbc.native.kernelcache import U
-from edbc.native.kinds import inlined, inner_uncounted, native, native_uncounted
-from edbc.schedule.analysis import ALONE, FIRST, MORE, WAITS, Dag, copy
+from edbc.native.kinds import copy, inlined, inner_uncounted, native, native_uncounted
+from edbc.schedule.analysis import ALONE, FIRST, MORE, WAITS, Dag
 from edbc.schedule.rows import raise_row
 
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from edbc.base.graph import Ints
 from edbc.native.kernelcache import UNCOUNTED
-from edbc.native.kinds import inner, inner_uncounted, native, part
-from edbc.schedule import analysis, choice, engine, orderloops
-from edbc.schedule.analysis import Dag, copy, depths
+from edbc.native.kinds import copy, inner, inner_uncounted, native, part
+from edbc.schedule import choice, engine
+from edbc.schedule.analysis import Dag, analyse, depths
 from edbc.schedule.choice import (
     AGENDA,
     CHAINS,
@@ -21,18 +21,16 @@ from edbc.schedule.choice import (
     Scratch,
     choose,
     encode,
+    new_scratch,
     remaining,
 )
-from edbc.schedule.engine import Frontier
+from edbc.schedule.engine import Frontier, new_frontier, restart
+from edbc.schedule.orderloops import ordered
 from edbc.schedule.statetable import Table, find
 
 NONE = -1
 """No encoding, or no rule."""
 
-# the first mini-batch on a machine waits for all that `scheduled` calls: without code for Python's callers
-analyse, ordered = part(analysis.analyse), part(orderloops.ordered)
-new_frontier, new_scratch = part(engine.new_frontier), part(choice.new_scratch)
-restart = part(engine.restart, **UNCOUNTED)
 execute = part(engine.execute, forceinline=True, **UNCOUNTED)
 describe = part(choice.describe, forceinline=True, **UNCOUNTED)
 
@@ -66,7 +64,7 @@ def scheduled(
     else:
         is_whole = False
     if not is_whole:
-        dag = _analyse_for(node_type, operand_ptr, operands, num_types, encoding, rule, rival)
+        dag = analyse_for(node_type, operand_ptr, operands, num_types, encoding, rule, rival)
         kinds, ptr, nodes, rows, bound = walk_below(dag, encoding, table, actions, rule, cheap, cost, np.inf)
         if rival != NONE and len(kinds) > bound:
             ours = total(kinds, cost)
@@ -190,9 +188,6 @@ def walk_into(
         batch_ptr[count] = done
         execute(dag, frontier, action)
     return count, bound
-
-
-_analyse_for = part(analyse_for)
 
 
 @native

@@ -215,7 +215,8 @@ def _rehashed(keys, count):
 @inner
 def _longer(array):
     grown = np.empty(2 * len(array), array.dtype)
-    grown[: len(array)] = array
+    for i in range(len(array)):
+        grown[i] = array[i]
     return grown
 
 

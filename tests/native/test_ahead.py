@@ -80,6 +80,23 @@ def test_types_are_those_of_a_mini_batch() -> None:
     assert [set(function.signatures) for function, _ in listed(())] == before
 
 
+@pytest.mark.compiled
+@pytest.mark.long
+def test_no_loop_brings_in_numbas_strings() -> None:
+    """For the message of a slice assignment whose lengths differ, numba compiles them for seconds: neither what is
+    listed has them, nor what else has been compiled on this machine."""
+    for function, arguments in listed():
+        function.compile(arguments)
+        assert function._cache.find(arguments, function.targetctx.codegen()) is not None
+    modules = [module for name, module in sys.modules.items() if name.startswith("edbc.")]
+    caches = {id(v._cache): v._cache for m in modules for v in vars(m).values() if hasattr(v, "_cache")}
+    files = [c._cache_file for c in caches.values() if isinstance(c, kernelcache.KernelCache)]
+    kept = [file for f in files for file in f._files() if f".{f._of_source}." in file.name]
+
+    assert len(kept) > len(list(listed())) // 2
+    assert not [file.name for file in kept if b"unicode" in file.read_bytes()]
+
+
 def test_one_process_at_a_time_makes_a_file(tmp_path: Path) -> None:
     """Who comes second gets nothing unless it waits; what is let go of can be taken."""
     pytest.importorskip("fcntl", reason="locks files: needs fcntl")

@@ -347,3 +347,24 @@ def test_functions_of_native_code_are_machine_code_in_their_callers_alone(monkey
 
     assert called(3) == 42
     assert [name.rpartition(".")[2] for name in made if "<locals>" in name] == ["called"]  # others are numba's own
+
+
+@pytest.mark.compiled
+def test_native_callers_compile_no_code_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a function that is kept, which Python calls too: its callers' machine code is the only one that they make."""
+    made: list[str] = []
+    finalize = JITCodeLibrary._finalize_specific
+    monkeypatch.setattr(JITCodeLibrary, "_finalize_specific", lambda self: (made.append(self.name), finalize(self)))
+
+    @njit(cache=True)
+    def twice(x):  # type: ignore[no-untyped-def]
+        return x + x
+
+    @njit
+    def called(x):  # type: ignore[no-untyped-def]
+        return twice(x) + twice(x + 1)
+
+    assert called(3) == 14
+    assert [name.rpartition(".")[2] for name in made if "<locals>" in name] == ["called"]
+    assert not twice.signatures
+    assert twice(4) == 8

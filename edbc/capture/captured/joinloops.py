@@ -43,6 +43,7 @@ import numpy as np
 
 from edbc.capture.record.draws import INSTANCE_BITS, VERTEX_BITS
 from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
+from edbc.native.kinds import copy
 from edbc.native.pointers import read_only
 
 HEADER = 6
@@ -155,7 +156,7 @@ def written(records, items, sources, num_outputs):
     num_given, most = _count(records, sizes, rows)
     sizes[5], sizes[6], sizes[7] = len(items.item_ptr) - 1, num_outputs, sizes[4]
     block = np.empty(end_of(sizes), np.int64)
-    block[:LINE] = sizes
+    copy(sizes, 0, LINE, block, 0)
     parts = parts_of(block)
     parts.detached[:] = 0
     num_items = len(items.record_of) if num_given else 0
@@ -165,7 +166,8 @@ def written(records, items, sources, num_outputs):
         np.cumsum(rows) - rows,
     )  # fmt: skip
     parts.node_ptr[0] = 0
-    parts.result_ptr[:: sizes[5] + 1] = scratch.next_row
+    for o in range(num_outputs):
+        parts.result_ptr[o * (sizes[5] + 1)] = scratch.next_row[o]
     block[7], column, item = _write(records, items, sources, parts, scratch, num_given > 0)
     # block[7]: a shared external was counted as often as it is read
     return block, finished(block, sources.value_class), column, item

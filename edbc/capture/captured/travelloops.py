@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edbc.capture.captured.joinloops import LINE, NUM_PARTS, Parts, end_of, parts_of
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
+from edbc.native.kinds import copy
 
 NUM_SENT = NUM_PARTS - 1
 """All parts but the last: readers have class numbers of their own."""
@@ -61,21 +62,22 @@ def widened(data):
     if longs[4] != longs[7] or begin[-1] != len(data):
         return none
     block = np.empty(end_of(longs), np.int64)
-    block[:LINE] = longs[:LINE]
+    copy(longs, 0, LINE, block, 0)
     parts = parts_of(block)
     views = data.view(np.uint8), data.view(np.uint16), data.view(np.uint32), longs
-    _take(parts.node_type, views, begin, 0)
-    _take(parts.operand_ptr[1:], views, begin, 1)
-    _take(parts.operands, views, begin, 2)
-    _take(parts.operand_output, views, begin, 3)
-    _take(parts.result_slot, views, begin, 4)
-    _take(parts.detached, views, begin, 5)
-    _take(parts.external_source, views, begin, 6)
-    _take(parts.external_index, views, begin, 7)
-    _take(parts.result_node, views, begin, 8)
-    _take(parts.result_output, views, begin, 9)
-    _take(parts.node_ptr, views, begin, 10)
-    _take(parts.result_ptr, views, begin, 11)
+    part = np.int64(0)  # a number in each call would make a version each
+    part = _take(parts.node_type, views, begin, part)
+    part = _take(parts.operand_ptr[1:], views, begin, part)
+    part = _take(parts.operands, views, begin, part)
+    part = _take(parts.operand_output, views, begin, part)
+    part = _take(parts.result_slot, views, begin, part)
+    part = _take(parts.detached, views, begin, part)
+    part = _take(parts.external_source, views, begin, part)
+    part = _take(parts.external_index, views, begin, part)
+    part = _take(parts.result_node, views, begin, part)
+    part = _take(parts.result_output, views, begin, part)
+    part = _take(parts.node_ptr, views, begin, part)
+    part = _take(parts.result_ptr, views, begin, part)
     _add_up(parts.operand_ptr)
     return block
 
@@ -102,7 +104,7 @@ def _add_up(borders):
 
 @njit(**INNER, **UNCOUNTED)
 def _take(target, views, begin, part):
-    """Fill a part from where it begins, in the view of its width."""
+    """Fill a part from where it begins, in the view of its width; returns the number of the next one."""
     bytes_, shorts, ints, longs = views
     least, width = longs[LINE + part], longs[LINE + NUM_SENT + part]
     first = begin[part] // max(width, 1)
@@ -120,3 +122,4 @@ def _take(target, views, begin, part):
     else:
         for i in range(len(target)):
             target[i] = least + longs[first + i]
+    return part + 1

@@ -96,8 +96,10 @@ def cut(  # type: ignore[no-untyped-def]
     live = numbers[num_entries + num_refs : num_entries + num_refs + num_live]
     wanted = numbers[num_entries + num_refs + num_live : num_entries + num_refs + num_live + num_wanted]
     new = numbers[num_entries + num_refs + num_live + num_wanted :]
-    num_externals = num_told + len(new) // 2
-    told[0, num_told:num_externals], told[1, num_told:num_externals] = new[: len(new) // 2], new[len(new) // 2 :]
+    num_new = len(new) // 2
+    num_externals = num_told + num_new
+    for i in range(num_new):
+        told[0, num_told + i], told[1, num_told + i] = new[i], new[num_new + i]
     ptr, value_base, value_node, _ = number_values(entries, num_operands, num_outputs)
     n, num_values = len(entries), value_base[-1]
     local, foreign = local_refs(refs, first_value, first_external, num_values, num_externals)

@@ -1,10 +1,16 @@
 """The native loop of expansion: from runs to nodes (`ragged.expand`)."""
 
+# numba infers the types of kernels.
+# mypy: disable-error-code="no-untyped-def"
+
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from edbc.capture.ragged.program import (
+    ALIAS,
     EACH,
     FILL,
     GROUP,
@@ -21,14 +27,29 @@ from edbc.capture.ragged.program import (
 )
 from edbc.native.hashing import mixed, slots_for
 from edbc.native.kernelcache import U
-from edbc.native.kinds import inlined, inner, native
+from edbc.native.kinds import copy, inlined, inner, inner_uncounted, native
 
 NEITHER, REPEATS, SAME = range(3)
 """Whether values of a register are equal; see `expanded`."""
+NODES, OUT, VALUES, TOP, EQUAL, MISSING = range(6)
+"""Where it is counted what there is: nodes, their refs, values, what stands in the heap, nodes that equal others, and
+numbers of reductions without an entry."""
+
+
+class Step(NamedTuple):
+    """A step of a run as `words` tells of it, and the run."""
+
+    op: int
+    parameters: int  # where they begin in `words`
+    registers: int  # where those that it reads begin
+    num_registers: int
+    num_args: int
+    calls: int
+    made: int  # the first register that it makes
 
 
 @native
-def expanded(  # type: ignore[no-untyped-def]
+def expanded(
     entries, refs, calls, shares, first_value, num_virtual, indices, room, num_operands, num_outputs, words,
     word_ptr, entry_of_count, reduction_ptr,
 ):  # fmt: skip
@@ -43,309 +64,423 @@ def expanded(  # type: ignore[no-untyped-def]
     Where it `shares`, nodes for rows that follow from look-ups, which are one external where they are equal (REFS), and
     from what all calls have are one node where they read the same. Of each register `equal` says whether values of it
     may equal others (REPEATS), or one is the same in all calls (SAME). A step most of whose nodes equal none ends that.
+
+    Each kind of step is a function of its own, for which there is room before: as one function with arrays that grow
+    anywhere in it this took as long to compile as the rest of a first mini-batch.
     """
     nodes, out = np.empty(2 * len(entries) + room[0], np.int64), np.empty(4 * len(refs) + room[1], np.int64)
     real, node_ptr = np.empty(num_virtual, np.int64), np.empty(len(entries) + 1, np.int64)
     heap, begin = np.empty(room[2], np.int64), np.empty(65, np.int64)
     step_ptr, missing, equal = np.empty(64, np.int64), np.empty(0, np.int64), np.zeros(64, np.int64)
     leaders, starts, slots = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
-    num_nodes = num_refs = virtual = num_values = at = run = taken = most = num_equal = 0
+    counts = np.zeros(MISSING + 1, np.int64)
+    none = np.int64(0)  # a number in the code would make a version of its own of what it goes to
+    virtual = at = run = taken = most = none
     for position in range(len(entries)):
-        node_ptr[position] = num_nodes
+        node_ptr[position] = counts[NODES]
         entry = entries[position]
         if entry >= 0:
-            k = num_operands[entry]
-            nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, k)
+            k, outputs = num_operands[entry], num_outputs[entry]
+            nodes, out = grown(nodes, counts[NODES], 1), grown(out, counts[OUT], k)
             for i in range(k):
-                out[num_refs + i] = resolved(refs[at + i], first_value, virtual, real)
+                out[counts[OUT] + i] = resolved(refs[at + i], first_value, virtual, real)
             at += k
-            nodes[num_nodes] = entry
-            num_nodes += 1
-            num_refs += k
-            for _ in range(num_outputs[entry]):
-                real[virtual] = first_value + num_values
-                virtual += 1
-                num_values += 1
+            for o in range(outputs):
+                real[virtual + o] = first_value + counts[VALUES] + o
+            virtual += outputs
+            add_node(nodes, counts, entry, k, outputs)
             continue
         word = word_ptr[-1 - entry]
         num_args, num_steps = words[word], words[word + 1]
         n = calls[run] if len(calls) else 1
         run += 1
         word += 2
-        top = 0
         begin, equal = grown(begin, 0, num_args * n + 1), grown(equal, 0, num_args + 1)
-        begin[0] = 0
-        for a in range(num_args):
-            equal[a] = SAME if shares else NEITHER
-            for i in range(n):
-                place = at + 3 * (i * num_args + a)
-                first, step, count = refs[place], refs[place + 1], refs[place + 2]
-                heap = grown(heap, top, count)
-                if step in (INDICES, REFS):
-                    heap[top : top + count] = indices[first : first + count]
-                    equal[a] = REPEATS if step == REFS else NEITHER
-                else:
-                    if (count != 1 and step != 0) or first != refs[at + 3 * a]:
-                        equal[a] = NEITHER
-                    for row in range(count):
-                        heap[top + row] = resolved(first + row * step, first_value, virtual, real)
-                top += count
-                begin[a * n + i + 1] = top
+        size = 0
+        for i in range(num_args * n):
+            size += refs[at + 3 * i + 2]
+        heap = grown(heap, 0, size)
+        counts[TOP] = load_arguments(
+            refs, at, n, num_args, indices, first_value, virtual, real, shares, heap, begin, equal
+        )
         at += 3 * num_args * n
         made = num_args
         step_ptr = grown(step_ptr, taken, num_steps + 1)
         for _ in range(num_steps):
-            step_ptr[taken] = num_nodes
+            step_ptr[taken] = counts[NODES]
             taken += 1
-            op, num_parameters = words[word], words[word + 1]
-            p = word + 2
-            num_registers = words[p + num_parameters]
-            r = p + num_parameters + 1
-            word = r + num_registers
+            op, p = words[word], word + 2
+            r = p + words[word + 1] + 1
+            step = Step(op, p, r, words[r - 1], num_args, n, made)
+            word = r + step.num_registers
+            most_nodes, most_refs, most_rows, width = needed(step, words, begin)
+            nodes, out = grown(nodes, counts[NODES], most_nodes), grown(out, counts[OUT], most_refs)
+            heap, begin = grown(heap, counts[TOP], most_rows), grown(begin, made * n + 1, width * n)
+            equal = grown(equal, made, width)
+            looks = may_repeat(step, words, equal)
+            if looks:
+                leaders, starts = grown(leaders, 0, most_nodes), grown(starts, 0, most_nodes)
+                slots = grown(slots, 0, slots_for(most_nodes))
+            if op in (REDUCE, GROUP, RUN):
+                missing = grown(missing, counts[MISSING], 2 * most_nodes)
+            for o in range(width):
+                equal[made + o] = NEITHER
             if op == EACH:
-                entry, outputs, leader = words[p], words[p + 1], words[p + 2]
-                g = register(words[r + leader], num_args) * n if leader >= 0 else -1
-                total = begin[g + n] - begin[g] if g >= 0 else n
-                nodes, out = grown(nodes, num_nodes, total), grown(out, num_refs, total * num_registers)
-                heap, begin = grown(heap, top, total * outputs), grown(begin, made * n + 1, outputs * n)
-                equal, all_equal = grown(equal, made, outputs), REPEATS if num_registers else NEITHER
-                for j in range(num_registers):
-                    all_equal = both(all_equal, equal[register(words[r + j], num_args)])
-                for j in range(num_registers):
-                    q = register(words[r + j], num_args) * n
-                    place = num_refs + j
-                    for i in range(n):
-                        start, stride = begin[q + i], 0 if begin[q + i + 1] - begin[q + i] == 1 else 1
-                        for row in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
-                            out[place] = heap[start + row * stride]
-                            place += num_registers
-                kept = total
-                if all_equal:
-                    leaders, slots = grown(leaders, 0, total), cleared(slots, total)
-                    kept = 0
-                    for row in range(total):
-                        here, there = num_refs + row * num_registers, num_refs + kept * num_registers
-                        for j in range(num_registers if here > there else 0):
-                            out[there + j] = out[here + j]
-                        which = first_like(out, there, num_registers, num_refs, num_registers, starts, slots, kept)
-                        leaders[row] = which
-                        kept += which == kept
-                    all_equal = NEITHER if 8 * kept > 7 * total else all_equal
-                    num_equal += total - kept
-                nodes[num_nodes : num_nodes + kept] = entry
-                for o in range(outputs):
-                    value, row = first_value + num_values + o, 0
-                    for i in range(n):
-                        for _ in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
-                            heap[top] = value + (leaders[row] if kept < total else row) * outputs
-                            row += 1
-                            top += 1
-                        begin[made * n + i + 1] = top
-                    equal[made] = all_equal
-                    made += 1
-                num_nodes += kept
-                num_refs += kept * num_registers
-                num_values += kept * outputs
-                continue
-            g = register(words[r], num_args) * n
-            if op == SCAN:
-                backwards, num_states, num_inner, width = words[p], words[p + 1], words[p + 2], words[p + 3]
-                inputs, total = num_registers + width, begin[g + n] - begin[g]
-                # behind the registers that are made: what a step reads, and the states of the next one
-                heap = grown(heap, top, total * width + inputs + num_states)
-                begin = grown(begin, made * n + 1, width * n)
-                frame = heap[top + total * width : top + total * width + inputs]
-                states = heap[top + total * width + inputs : top + total * width + inputs + num_states]
-                for i in range(n):
-                    start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
-                    for j in range(1, num_registers):
-                        frame[j] = heap[begin[register(words[r + j], num_args) * n + i]]
-                    for number in range(count):
-                        row = count - 1 - number if backwards else number
-                        frame[0] = heap[start + row]
-                        w, output = p + 4, num_registers
-                        for _ in range(num_inner):
-                            entry, outputs, k = words[w], words[w + 1], words[w + 2]
-                            nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, k)
-                            nodes[num_nodes] = entry
-                            for j in range(k):
-                                out[num_refs + j] = frame[words[w + 3 + j]]
-                            for o in range(outputs):
-                                frame[output + o] = first_value + num_values + o
-                                heap[top + (output + o - num_registers) * total + start - begin[g] + row] = (
-                                    first_value + num_values + o
-                                )
-                            num_nodes += 1
-                            num_refs += k
-                            num_values += outputs
-                            output += outputs
-                            w += 3 + k
-                        for k in range(num_states):
-                            states[k] = frame[words[w + k]]
-                        frame[1 : 1 + num_states] = states
-                equal = grown(equal, made, width)
-                for _ in range(width):
-                    for i in range(n):
-                        top += begin[g + i + 1] - begin[g + i]
-                        begin[made * n + i + 1] = top
-                    equal[made] = NEITHER
-                    made += 1
-                continue
-            begin, equal = grown(begin, made * n + 1, n), grown(equal, made, 1)
-            equal[made] = equal[g // n] if op in (TAKE, SLICE, FILL) else NEITHER
-            looks = False
-            if op == GROUP:
-                looks = both(equal[g // n], equal[register(words[r + 1], num_args)]) == REPEATS
-                total, begun, sums = begin[g + n] - begin[g], num_nodes, 0
-                if looks:
-                    starts, slots = grown(starts, 0, total), cleared(slots, total)
-            for i in range(n):
-                start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
-                if op == REDUCE:
-                    heap = grown(heap, top, 1)
-                    heap[top] = heap[start]
-                    if count > 1:
-                        nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, count)
-                        nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], count, missing)
-                        out[num_refs : num_refs + count] = heap[start : start + count]
-                        heap[top] = first_value + num_values
-                        num_nodes += 1
-                        num_refs += count
-                        num_values += 1
-                    top += 1
-                elif op == TAKE:
-                    q = register(words[r + 1], num_args) * n + i
-                    low, length = begin[q], begin[q + 1] - begin[q]
-                    heap = grown(heap, top, length)
-                    for row in range(length):
-                        number = heap[low + row]
-                        heap[top + row] = heap[start + number + (count if number < 0 else 0)]
-                    top += length
-                elif op == JOIN:
-                    for j in range(num_registers):
-                        q = register(words[r + j], num_args) * n + i
-                        low, length = begin[q], begin[q + 1] - begin[q]
-                        heap = grown(heap, top, length)
-                        for row in range(length):
-                            heap[top + row] = heap[low + row]
-                        top += length
-                elif op == SLICE:
-                    first, step, length = bounds(words[p], words[p + 1], words[p + 2], count)
-                    heap = grown(heap, top, length)
-                    for row in range(length):
-                        heap[top + row] = heap[start + first + row * step]
-                    top += length
-                elif op == FILL:
-                    q = register(words[r + 1], num_args) * n + i
-                    length = begin[q + 1] - begin[q]
-                    heap = grown(heap, top, length)
-                    heap[top : top + length] = heap[start]
-                    top += length
-                elif op == GROUP:
-                    rows, send = register(words[r + 1], num_args) * n + i, register(words[r + 2], num_args) * n + i
-                    length = begin[rows + 1] - begin[rows]
-                    nodes, out = grown(nodes, num_nodes, count), grown(out, num_refs, count + length)
-                    heap = grown(heap, top, count + length + count + 1)
-                    keeps = words[p + 1]
-                    # counting sort of what is sent, behind the register that is made
-                    ptr = heap[top + count : top + 2 * count + 1]
-                    ptr[:] = 0
-                    for row in range(length):
-                        ptr[heap[begin[send] + row] + 1] += 1
-                    for row in range(count):
-                        ptr[row + 1] += ptr[row]
-                    sent = heap[top + 2 * count + 1 : top + 2 * count + 1 + length]
-                    for row in range(length):
-                        target = heap[begin[send] + row]
-                        sent[ptr[target]] = heap[begin[rows] + row]
-                        ptr[target] += 1
-                    low = 0
-                    for row in range(count):
-                        high = ptr[row]
-                        items = high - low + (1 if keeps and high > low else 0)
-                        if items == 0:
-                            heap[top + row] = heap[start + row]
-                        elif items == 1:
-                            heap[top + row] = sent[low]
-                        else:
-                            nodes[num_nodes], missing = reduction(
-                                entry_of_count, reduction_ptr, words[p], items, missing
-                            )
-                            at_refs = num_refs
-                            if keeps:
-                                out[num_refs] = heap[start + row]
-                                num_refs += 1
-                            for k in range(low, high):
-                                out[num_refs] = sent[k]
-                                num_refs += 1
-                            which = num_nodes - begun
-                            sums += 1
-                            if looks:
-                                starts[which] = at_refs
-                                which = first_like(out, at_refs, items, 0, 0, starts, slots, which)
-                            heap[top + row] = first_value + num_values - (num_nodes - begun - which)
-                            if which == num_nodes - begun:
-                                num_nodes += 1
-                                num_values += 1
-                            else:
-                                num_refs = at_refs
-                                num_equal += 1
-                        low = high
-                    top += count
-                    if looks and 8 * (num_nodes - begun) <= 7 * sums:
-                        equal[made] = REPEATS
-                elif op == RUN:
-                    kind, num_lengths = words[p + 1], words[p + 2]
-                    fields = num_parameters - 3
-                    lengths = np.zeros(num_lengths, np.int64)
-                    for j in range(fields):
-                        q = register(words[r + j], num_args) * n + i
-                        lengths[words[p + 3 + j]] = begin[q + 1] - begin[q]
-                    items, group = lengths.max(), fields + (1 if num_lengths > 1 else 0)
-                    results = 1 if kind == ONE else count
-                    nodes, out = grown(nodes, num_nodes, 1), grown(out, num_refs, items * group)
-                    heap = grown(heap, top, results)
-                    if items > 0:
-                        nodes[num_nodes], missing = reduction(entry_of_count, reduction_ptr, words[p], items, missing)
-                        for j in range(fields):
-                            q = register(words[r + j], num_args) * n + i
-                            low, last = begin[q], begin[q + 1] - 1
-                            for item in range(items):
-                                out[num_refs + item * group + j] = heap[min(low + item, last)]
-                        for item in range(items if num_lengths > 1 else 0):
-                            bits = 0
-                            for k in range(num_lengths):
-                                bits |= (item < lengths[k]) << k
-                            out[num_refs + item * group + fields] = heap[
-                                begin[register(words[r + fields + bits - 1], num_args) * n + i]
-                            ]
-                        for row in range(results):
-                            heap[top + row] = first_value + num_values + row
-                        num_nodes += 1
-                        num_refs += items * group
-                        num_values += 1 if kind == ONE else items
-                    top += results
-                else:  # ALIAS
-                    heap = grown(heap, top, count)
-                    for row in range(count):
-                        heap[top + row] = resolved(heap[start + row], first_value, virtual, real)
-                    top += count
-                begin[made * n + i + 1] = top
-            made += 1
-        most = max(most, top)
+                each(step, words, first_value, looks, nodes, out, heap, begin, equal, leaders, starts, slots, counts)
+            elif op == SCAN:
+                scan(step, words, first_value, nodes, out, heap, begin, counts)
+            elif op == GROUP:
+                group(step, words, first_value, looks, nodes, out, heap, begin, equal, starts, slots, counts,
+                      entry_of_count, reduction_ptr, missing)  # fmt: skip
+            elif op == REDUCE:
+                reduce(step, words, first_value, nodes, out, heap, begin, counts, entry_of_count, reduction_ptr,
+                       missing)  # fmt: skip
+            elif op == RUN:
+                run_rows(step, words, first_value, nodes, out, heap, begin, counts, entry_of_count, reduction_ptr,
+                         missing)  # fmt: skip
+            else:
+                move(step, words, first_value, virtual, real, heap, begin, equal, counts)
+            made += width
+        most = max(most, counts[TOP])
         num_results = words[word]
         for k in range(num_results):
             g = register(words[word + 1 + k], num_args) * n
             for place in range(begin[g], begin[g + n]):
                 real[virtual] = heap[place]
                 virtual += 1
+    num_nodes, num_refs = counts[NODES], counts[OUT]
     node_ptr[len(entries)] = step_ptr[taken] = num_nodes
     room[0], room[1], room[2] = num_nodes + 64, num_refs + 256, most + 64
-    return nodes[:num_nodes], out[:num_refs], real, node_ptr, step_ptr[: taken + 1], num_equal, missing
+    return (nodes[:num_nodes], out[:num_refs], real, node_ptr, step_ptr[: taken + 1], counts[EQUAL],
+            missing[: counts[MISSING]])  # fmt: skip
+
+
+@inner_uncounted
+def load_arguments(refs, at, n, num_args, indices, first_value, virtual, real, shares, heap, begin, equal):
+    """The registers of a run's arguments; returns where the next one begins."""
+    top = 0
+    begin[0] = 0
+    for a in range(num_args):
+        equal[a] = SAME if shares else NEITHER
+        for i in range(n):
+            place = at + 3 * (i * num_args + a)
+            first, step, count = refs[place], refs[place + 1], refs[place + 2]
+            if step in (INDICES, REFS):
+                copy(indices, first, first + count, heap, top)
+                equal[a] = REPEATS if step == REFS else NEITHER
+            else:
+                if (count != 1 and step != 0) or first != refs[at + 3 * a]:
+                    equal[a] = NEITHER
+                for row in range(count):
+                    heap[top + row] = resolved(first + row * step, first_value, virtual, real)
+            top += count
+            begin[a * n + i + 1] = top
+    return top
+
+
+@inner_uncounted
+def needed(step, words, begin):
+    """Most nodes, refs, and places in the heap that a step takes, and how many registers it makes."""
+    op, p, n = step.op, step.parameters, step.calls
+    if op == EACH:
+        total = rows_of(step, words, begin, words[p + 2]) if words[p + 2] >= 0 else n
+        return total, total * step.num_registers, total * words[p + 1], words[p + 1]
+    total = rows_of(step, words, begin, 0)
+    if op == SCAN:
+        num_states, num_inner, width = words[p + 1], words[p + 2], words[p + 3]
+        w = p + 4
+        for _ in range(num_inner):
+            w += 3 + words[w + 2]
+        # behind the registers that are made: what a step reads, and the states of the next one
+        rows = total * width + step.num_registers + width + num_states
+        return total * num_inner, total * (w - p - 4 - 3 * num_inner), rows, width
+    if op == REDUCE:
+        return n, total, n, 1
+    if op == GROUP:
+        sent = rows_of(step, words, begin, 1)
+        return total, total + sent, 2 * total + sent + 1, 1
+    if op == RUN:
+        num_refs, num_lengths = 0, words[p + 2]
+        for i in range(n):
+            items = 0
+            for j in range(fields_of(step, p)):
+                q = place_of(step, words, j) + i
+                items = max(items, begin[q + 1] - begin[q])
+            num_refs += items * (fields_of(step, p) + (1 if num_lengths > 1 else 0))
+        return n, num_refs, (n if words[p + 1] == ONE else total) + num_lengths, 1
+    if op in (TAKE, FILL):
+        total = rows_of(step, words, begin, 1)
+    for j in range(1, step.num_registers if op == JOIN else 1):
+        total += rows_of(step, words, begin, j)
+    return 0, 0, total, 1
+
+
+@inner_uncounted
+def may_repeat(step, words, equal):
+    """Whether nodes of a step may equal others."""
+    if step.op == GROUP:
+        known = equal[register(words[step.registers], step.num_args)]
+        return both(known, equal[register(words[step.registers + 1], step.num_args)]) == REPEATS
+    if step.op != EACH or step.num_registers == 0:
+        return False
+    num_alone = 0
+    for j in range(step.num_registers):
+        num_alone += equal[register(words[step.registers + j], step.num_args)] == NEITHER
+    return num_alone == 0
+
+
+@inner_uncounted
+def each(step, words, first_value, looks, nodes, out, heap, begin, equal, leaders, starts, slots, counts):
+    """A node for each row."""
+    n, num_registers, made = step.calls, step.num_registers, step.made
+    entry, outputs, leader = words[step.parameters], words[step.parameters + 1], words[step.parameters + 2]
+    num_refs, top = counts[OUT], counts[TOP]
+    g = place_of(step, words, leader) if leader >= 0 else -1
+    total = begin[g + n] - begin[g] if g >= 0 else n
+    for j in range(num_registers):
+        q = place_of(step, words, j)
+        place = num_refs + j
+        for i in range(n):
+            start, stride = begin[q + i], 0 if begin[q + i + 1] - begin[q + i] == 1 else 1
+            for row in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
+                out[place] = heap[start + row * stride]
+                place += num_registers
+    kept = total
+    if looks:
+        kept, mask = 0, cleared(slots, total)
+        for row in range(total):
+            here, there = num_refs + row * num_registers, num_refs + kept * num_registers
+            for j in range(num_registers if here > there else 0):
+                out[there + j] = out[here + j]
+            which = first_like(out, there, num_registers, num_refs, num_registers, starts, slots, mask, kept)
+            leaders[row] = which
+            kept += which == kept
+        counts[EQUAL] += total - kept
+    for row in range(kept):
+        nodes[counts[NODES] + row] = entry
+    for o in range(outputs):
+        value, row = first_value + counts[VALUES] + o, 0
+        for i in range(n):
+            for _ in range(begin[g + i + 1] - begin[g + i] if g >= 0 else 1):
+                heap[top] = value + (leaders[row] if kept < total else row) * outputs
+                row += 1
+                top += 1
+            begin[(made + o) * n + i + 1] = top
+        equal[made + o] = REPEATS if looks and 8 * kept <= 7 * total else NEITHER
+    counts[NODES] += kept
+    counts[OUT] += kept * num_registers
+    counts[VALUES] += kept * outputs
+    counts[TOP] = top
+
+
+@inner_uncounted
+def scan(step, words, first_value, nodes, out, heap, begin, counts):
+    """Nodes for one row after the other, each of which reads the states of the one before."""
+    n, num_registers, p, top = step.calls, step.num_registers, step.parameters, counts[TOP]
+    backwards, num_states, num_inner, width = words[p], words[p + 1], words[p + 2], words[p + 3]
+    g = place_of(step, words, 0)
+    total = begin[g + n] - begin[g]
+    frame = top + total * width
+    states = frame + num_registers + width
+    for i in range(n):
+        start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
+        for j in range(1, num_registers):
+            heap[frame + j] = heap[begin[place_of(step, words, j) + i]]
+        for number in range(count):
+            row = count - 1 - number if backwards else number
+            heap[frame] = heap[start + row]
+            w, output = p + 4, num_registers
+            for _ in range(num_inner):
+                entry, outputs, k = words[w], words[w + 1], words[w + 2]
+                for j in range(k):
+                    out[counts[OUT] + j] = heap[frame + words[w + 3 + j]]
+                for o in range(outputs):
+                    value = first_value + counts[VALUES] + o
+                    heap[frame + output + o] = value
+                    heap[top + (output + o - num_registers) * total + start - begin[g] + row] = value
+                add_node(nodes, counts, entry, k, outputs)
+                output += outputs
+                w += 3 + k
+            for k in range(num_states):
+                heap[states + k] = heap[frame + words[w + k]]
+            copy(heap, states, states + num_states, heap, frame + 1)
+    for made in range(step.made, step.made + width):
+        for i in range(n):
+            top += begin[g + i + 1] - begin[g + i]
+            begin[made * n + i + 1] = top
+    counts[TOP] = top
+
+
+@inner_uncounted
+def reduce(step, words, first_value, nodes, out, heap, begin, counts, entry_of_count, reduction_ptr, missing):
+    """A reduction of the rows of each call, or the only one."""
+    g = place_of(step, words, 0)
+    for i in range(step.calls):
+        start, count, top = begin[g + i], begin[g + i + 1] - begin[g + i], counts[TOP]
+        heap[top] = heap[start]
+        if count > 1:
+            copy(heap, start, start + count, out, counts[OUT])
+            heap[top] = first_value + counts[VALUES]
+            entry = reduction(entry_of_count, reduction_ptr, words[step.parameters], count, missing, counts)
+            add_node(nodes, counts, entry, count, 1)
+        counts[TOP] = begin[step.made * step.calls + i + 1] = top + 1
+
+
+@inner_uncounted
+def group(step, words, first_value, looks, nodes, out, heap, begin, equal, starts, slots, counts, entry_of_count,
+          reduction_ptr, missing):  # fmt: skip
+    """A reduction of the rows that are sent to each row, and of that row where it keeps it."""
+    n, number, keeps, begun, sums = step.calls, words[step.parameters], words[step.parameters + 1], counts[NODES], 0
+    g, rows, send = place_of(step, words, 0), place_of(step, words, 1), place_of(step, words, 2)
+    mask, none = cleared(slots, begin[g + n] - begin[g]) if looks else U(0), np.int64(0)
+    for i in range(n):
+        start, count, top = begin[g + i], begin[g + i + 1] - begin[g + i], counts[TOP]
+        length = begin[rows + i + 1] - begin[rows + i]
+        # counting sort of what is sent, behind the register that is made
+        ptr = top + count
+        sent = ptr + count + 1
+        for row in range(count + 1):
+            heap[ptr + row] = 0
+        for row in range(length):
+            heap[ptr + heap[begin[send + i] + row] + 1] += 1
+        for row in range(count):
+            heap[ptr + row + 1] += heap[ptr + row]
+        for row in range(length):
+            target = ptr + heap[begin[send + i] + row]
+            heap[sent + heap[target]] = heap[begin[rows + i] + row]
+            heap[target] += 1
+        low = 0
+        for row in range(count):
+            high = heap[ptr + row]
+            items = high - low + (1 if keeps and high > low else 0)
+            if items == 0:
+                heap[top + row] = heap[start + row]
+            elif items == 1:
+                heap[top + row] = heap[sent + low]
+            else:
+                entry = reduction(entry_of_count, reduction_ptr, number, items, missing, counts)
+                begun_refs = counts[OUT]
+                if keeps:
+                    out[begun_refs] = heap[start + row]
+                copy(heap, sent + low, sent + high, out, begun_refs + items - (high - low))
+                new = counts[NODES] - begun
+                which = new
+                sums += 1
+                if looks:
+                    starts[new] = begun_refs
+                    which = first_like(out, begun_refs, items, none, none, starts, slots, mask, new)
+                heap[top + row] = first_value + counts[VALUES] - (new - which)
+                if which == new:
+                    add_node(nodes, counts, entry, items, 1)
+                else:
+                    counts[EQUAL] += 1
+            low = high
+        counts[TOP] = begin[step.made * n + i + 1] = top + count
+    if looks and 8 * (counts[NODES] - begun) <= 7 * sums:
+        equal[step.made] = REPEATS
+
+
+@inner_uncounted
+def run_rows(step, words, first_value, nodes, out, heap, begin, counts, entry_of_count, reduction_ptr, missing):
+    """A node over the rows of each call: as many items as its longest field has rows."""
+    p, num_fields = step.parameters, fields_of(step, step.parameters)
+    number, kind, num_lengths = words[p], words[p + 1], words[p + 2]
+    width = num_fields + (1 if num_lengths > 1 else 0)
+    g = place_of(step, words, 0)
+    for i in range(step.calls):
+        top = counts[TOP]
+        results = 1 if kind == ONE else begin[g + i + 1] - begin[g + i]
+        lengths, items = top + results, 0
+        for k in range(num_lengths):
+            heap[lengths + k] = 0
+        for j in range(num_fields):
+            q = place_of(step, words, j) + i
+            heap[lengths + words[p + 3 + j]] = begin[q + 1] - begin[q]
+        for k in range(num_lengths):
+            items = max(items, heap[lengths + k])
+        if items > 0:
+            num_refs = counts[OUT]
+            for j in range(num_fields):
+                q = place_of(step, words, j) + i
+                low, last = begin[q], begin[q + 1] - 1
+                for item in range(items):
+                    out[num_refs + item * width + j] = heap[min(low + item, last)]
+            for item in range(items if num_lengths > 1 else 0):
+                bits = 0
+                for k in range(num_lengths):
+                    bits |= (item < heap[lengths + k]) << k
+                out[num_refs + item * width + num_fields] = heap[
+                    begin[place_of(step, words, num_fields + bits - 1) + i]
+                ]
+            for row in range(results):
+                heap[top + row] = first_value + counts[VALUES] + row
+            entry = reduction(entry_of_count, reduction_ptr, number, items, missing, counts)
+            add_node(nodes, counts, entry, items * width, 1 if kind == ONE else items)
+        counts[TOP] = begin[step.made * step.calls + i + 1] = top + results
+
+
+@inner_uncounted
+def move(step, words, first_value, virtual, real, heap, begin, equal, counts):
+    """What makes no node: rows of registers in another order."""
+    op, p, g, top = step.op, step.parameters, place_of(step, words, 0), counts[TOP]
+    for i in range(step.calls):
+        start, count = begin[g + i], begin[g + i + 1] - begin[g + i]
+        if op == JOIN:
+            for j in range(step.num_registers):
+                q = place_of(step, words, j) + i
+                for row in range(begin[q], begin[q + 1]):
+                    heap[top] = heap[row]
+                    top += 1
+        elif op == SLICE:
+            first, stride, length = bounds(words[p], words[p + 1], words[p + 2], count)
+            for row in range(length):
+                heap[top + row] = heap[start + first + row * stride]
+            top += length
+        elif op == ALIAS:
+            for row in range(count):
+                heap[top + row] = resolved(heap[start + row], first_value, virtual, real)
+            top += count
+        else:
+            q = place_of(step, words, 1) + i
+            for row in range(begin[q], begin[q + 1]):
+                number = heap[row] if op == TAKE else 0
+                heap[top] = heap[start + number + (count if number < 0 else 0)]
+                top += 1
+        begin[step.made * step.calls + i + 1] = top
+    equal[step.made] = NEITHER if op in (JOIN, ALIAS) else equal[register(words[step.registers], step.num_args)]
+    counts[TOP] = top
+
+
+@inlined
+def add_node(nodes, counts, entry, num_refs, num_values):
+    """A node the refs of which are written."""
+    nodes[counts[NODES]] = entry
+    counts[NODES] += 1
+    counts[OUT] += num_refs
+    counts[VALUES] += num_values
+
+
+@inlined
+def place_of(step, words, j):
+    """Where in `begin` the register of a step's j-th operand stands."""
+    return register(words[step.registers + j], step.num_args) * step.calls
+
+
+@inlined
+def rows_of(step, words, begin, j):
+    """How many rows all calls have of a step's j-th operand."""
+    place = place_of(step, words, j)
+    return begin[place + step.calls] - begin[place]
+
+
+@inlined
+def fields_of(step, parameters):
+    """How many fields the items of a run have."""
+    return step.registers - 1 - parameters - 3
 
 
 @native
-def real_refs(refs, first_value, real):  # type: ignore[no-untyped-def]
+def real_refs(refs, first_value, real):
     """The refs that recorded ones come to."""
     found = refs.copy()
     for i in range(len(refs)):
@@ -354,7 +489,7 @@ def real_refs(refs, first_value, real):  # type: ignore[no-untyped-def]
 
 
 @native
-def extent(numbers):  # type: ignore[no-untyped-def]
+def extent(numbers):
     """The least and the greatest of some numbers; 0 and -1 of none."""
     low, high = (numbers[0], numbers[0]) if len(numbers) else (np.int64(0), np.int64(-1))
     for number in numbers:
@@ -363,7 +498,7 @@ def extent(numbers):  # type: ignore[no-untyped-def]
 
 
 @native
-def distinct(numbers):  # type: ignore[no-untyped-def]
+def distinct(numbers):
     """Different numbers in the order in which they come first, and which of them each is. O(n)."""
     found, which = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
     slots = np.full(slots_for(len(numbers)), -1, np.int64)
@@ -380,7 +515,7 @@ def distinct(numbers):  # type: ignore[no-untyped-def]
 
 
 @native
-def extents(numbers, begins, ends):  # type: ignore[no-untyped-def]
+def extents(numbers, begins, ends):
     """`extent` of the numbers in each range."""
     low, high = np.zeros(len(begins), np.int64), np.full(len(begins), -1, np.int64)
     for i in range(len(begins)):
@@ -392,35 +527,35 @@ def extents(numbers, begins, ends):  # type: ignore[no-untyped-def]
 
 
 @inlined
-def resolved(ref, first_value, virtual, real):  # type: ignore[no-untyped-def]
+def resolved(ref, first_value, virtual, real):
     """The ref that a recorded one comes to: itself, of externals and of other mini-batches."""
     return real[ref - first_value] if first_value <= ref < first_value + virtual else ref
 
 
 @inlined
-def both(a, b):  # type: ignore[no-untyped-def]
+def both(a, b):
     """What is known of equal values where nodes read those of two registers."""
     return NEITHER if a == NEITHER or b == NEITHER else min(a, b)
 
 
-@inner
-def cleared(slots, count):  # type: ignore[no-untyped-def]
-    """An empty table for so many nodes."""
+@inner_uncounted
+def cleared(slots, count):
+    """Empties a table for so many nodes; returns what a hash is masked with."""
     size = slots_for(count)
-    slots = slots if len(slots) >= size else np.empty(size, np.int64)
-    slots[:size] = -1
-    return slots[:size]
+    for slot in range(size):
+        slots[slot] = -1
+    return U(size - 1)
 
 
-@inlined
-def first_like(out, start, count, base, width, starts, slots, new):  # type: ignore[no-untyped-def]
+@inner_uncounted
+def first_like(out, start, count, base, width, starts, slots, mask, new):
     """The number of the first node that reads what one does whose `count` refs are in `out` from `start` on, which is
     `new` where none did. Those of node v begin at `base + v * width`, or are `count` too and begin at `starts[v]` where
     there is no width; behind the last ones stand those of the new one."""
     hashed = U(count)
     for i in range(start, start + count):
         hashed = mixed(hashed, out[i])
-    at = hashed & U(len(slots) - 1)
+    at = hashed & mask
     while slots[at] >= 0:
         v = slots[at]
         other = base + v * width if width else starts[v]
@@ -431,38 +566,40 @@ def first_like(out, start, count, base, width, starts, slots, new):  # type: ign
                 break
         if is_equal:
             return v
-        at = (at + U(1)) & U(len(slots) - 1)
+        at = (at + U(1)) & mask
     slots[at] = new
     return new
 
 
 @inlined
-def register(number, num_args):  # type: ignore[no-untyped-def]
+def register(number, num_args):
     """Where a register stands."""
     return -1 - number if number < 0 else num_args + number
 
 
 @inner
-def grown(array, used, more):  # type: ignore[no-untyped-def]
+def grown(array, used, more):
     """The array, or a longer copy, with room for so many more."""
     if used + more <= len(array):
         return array
     longer = np.empty(2 * (used + more), np.int64)
-    longer[:used] = array[:used]
+    copy(array, 0, used, longer, 0)
     return longer
 
 
-@inner
-def reduction(entry_of_count, reduction_ptr, number, count, missing):  # type: ignore[no-untyped-def]
-    """The entry of a reduction of so many values."""
+@inner_uncounted
+def reduction(entry_of_count, reduction_ptr, number, count, missing, counts):
+    """The entry of a reduction of so many values; 0 where there is none, which is missing then."""
     at = reduction_ptr[number] + count
     if at < reduction_ptr[number + 1] and entry_of_count[at] >= 0:
-        return entry_of_count[at], missing
-    return np.int64(0), np.append(missing, np.array([number, count], np.int64))
+        return entry_of_count[at]
+    missing[counts[MISSING]], missing[counts[MISSING] + 1] = number, count
+    counts[MISSING] += 2
+    return np.int64(0)
 
 
-@inner
-def bounds(start, stop, step, count):  # type: ignore[no-untyped-def]
+@inner_uncounted
+def bounds(start, stop, step, count):
     """First, step and length of a slice of so many, as Python has it."""
     step = 1 if step == NONE else step
     low, high = (0, count) if step > 0 else (-1, count - 1)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.base.graph import Ints
-from edbc.native.kinds import native
+from edbc.native.kinds import inner, inner_uncounted, native
 from edbc.schedule.analysis import Dag
 from edbc.schedule.choice import PRODUCTIVE, Scratch, describe, new_scratch
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
@@ -48,7 +48,7 @@ class Walks(NamedTuple):
     done: Ints  # (width,) how many they are
 
 
-@native
+@inner
 def new_walks(n: int, num_types: int, width: int) -> Walks:
     """Room for `width` walks."""
     return Walks(
@@ -62,7 +62,7 @@ def new_walks(n: int, num_types: int, width: int) -> Walks:
     )
 
 
-@native
+@inner
 def walk_of(walks: Walks, i: int, shared: Frontier) -> Frontier:
     """Row i as a frontier; what a beam does not use is `shared`."""
     return Frontier(
@@ -79,18 +79,20 @@ def walk_of(walks: Walks, i: int, shared: Frontier) -> Frontier:
     )
 
 
-@native
+@inner_uncounted
 def copy_walk(source: Walks, i: int, target: Walks, j: int) -> None:
-    """Make row j of `target` the same walk as row i of `source`."""
-    target.left[j] = source.left[i]
-    target.ready[j] = source.ready[i]
-    target.head[j] = source.head[i]
-    target.tail[j] = source.tail[i]
-    target.reach[j] = source.reach[i]
+    """Make row j of `target` the same walk as row i of `source`. Assigned whole, rows compile numba's strings."""
+    left, ready, head, tail, reach = target.left, target.ready, target.head, target.tail, target.reach
+    for v in range(left.shape[1]):
+        left[j, v], ready[j, v] = source.left[i, v], source.ready[i, v]
+    for a in range(head.shape[1]):
+        head[j, a], tail[j, a] = source.head[i, a], source.tail[i, a]
+        for b in range(reach.shape[2]):
+            reach[j, a, b] = source.reach[i, a, b]
     target.done[j] = source.done[i]
 
 
-@native
+@inner_uncounted
 def propose(
     frontier: Frontier, scratch: Scratch, parent: int, executed: int, candidates: Candidates, start: int
 ) -> int:
@@ -151,7 +153,7 @@ def beam_sequence(dag: Dag, width: int) -> Ints:
     return np.zeros(0, np.int32)
 
 
-@native
+@inner
 def trace_back(parents: Ints, actions: Ints, step: int, slot: int) -> Ints:
     """The sequence that ends in `slot` at `step`."""
     sequence = np.empty(step + 1, np.int32)

@@ -72,7 +72,9 @@ def copy_memory(old: Memory, new: Memory) -> None:
     for row in range(old.table.used[0]):
         words, size = old.table.words[row], old.table.num_words[row]
         _, slot = find(new.table, words, size)
-        new.q[insert(new.table, slot, words, size)] = old.q[row]
+        to = insert(new.table, slot, words, size)
+        for a in range(new.q.shape[1]):
+            new.q[to, a] = old.q[row, a]
 
 
 @native

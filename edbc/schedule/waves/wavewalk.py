@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from edbc.base.graph import Ints
-from edbc.native.kinds import inner, inner_uncounted, native
+from edbc.native.kinds import copy, inner, inner_uncounted, native
 from edbc.schedule.analysis import Dag, analyse
 from edbc.schedule.statetable import Table, find
 
@@ -170,7 +170,7 @@ def wave_walk(
         for a in range(num_types):
             if walk.mark[a] == RUNS and walk.end[a] > walk.head[a]:
                 size = walk.end[a] - walk.head[a]
-                nodes[done : done + size] = walk.ready[walk.head[a] : walk.end[a]]
+                copy(walk.ready, walk.head[a], walk.end[a], nodes, done)
                 kinds[count], steps[count] = a, step
                 run_type(walk, a)
                 done += size

@@ -21,6 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from edbc.native.kernelcache import njit
+from edbc.native.kinds import copy
 
 
 @njit(cache=True)
@@ -72,7 +73,9 @@ def contributions(
     first = np.full((num_batches, width), -1, np.int64)
     count, x_start = np.zeros(num_batches, np.int64), np.zeros(num_batches + 1, np.int64)
     gradient_row = np.zeros((num_batches, output_class.shape[1]), np.int64)
-    gradient_rows, given = np.zeros(num_classes, np.int64), np.diff(result_first)
+    gradient_rows, given = np.zeros(num_classes, np.int64), np.empty(num_classes, np.int64)
+    for c in range(num_classes):
+        given[c] = result_first[c + 1] - result_first[c]
     for b in range(num_batches):
         t, n = batch_type[b], live_ptr[b + 1] - live_ptr[b]
         for j in range(output_class.shape[1]):
@@ -83,7 +86,8 @@ def contributions(
         count[b] = n
         if variadic[t] and n > 0:
             is_live = np.zeros(batch_ptr[b + 1] - batch_ptr[b], np.bool_)
-            is_live[live[live_ptr[b] : live_ptr[b + 1]]] = True
+            for i in range(live_ptr[b], live_ptr[b + 1]):
+                is_live[live[i]] = True
             count[b] = 0
             for i in range(start[b], start[b] + items[b]):
                 count[b] += is_live[segment[i]]
@@ -105,7 +109,7 @@ def contributions(
                     at[result_row[i]] += 1
                 else:
                     ptr[result_row[i] + 1] += 1
-        total[:] = given
+        copy(given, 0, num_classes, total, 0)
         for b in range(num_batches):
             t = batch_type[b]
             if live_ptr[b] == live_ptr[b + 1]:
@@ -208,5 +212,5 @@ def joined_items(rows, ptr, items):
         borders[i + 1] = borders[i] + ptr[rows[i] + 1] - ptr[rows[i]]
     out = np.empty(borders[-1], np.int32)
     for i in range(len(rows)):
-        out[borders[i] : borders[i + 1]] = items[ptr[rows[i]] : ptr[rows[i] + 1]]
+        copy(items, ptr[rows[i]], ptr[rows[i] + 1], out, borders[i])
     return out, borders
