@@ -69,7 +69,7 @@ class LoadedPlan:
         again from what crosses their borders. Gradients are the same; see docs/training.md.
 
         Where the plan says `run: eager` a call runs the model on one instance after the other, unless the model is in
-        training mode, or `force` is given.
+        training mode, or `force` is given; where it says `alone: eager`, a call with one instance does.
 
         Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
         `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and

@@ -196,6 +196,7 @@ def _choices(plan: Plan) -> dict[str, Any]:
     policy = plan.policy
     return {
         "run": "batched" if plan.run is None else _eagerly(plan.run),
+        "one instance alone": plan.alone or "as all",
         "kind": policy.kind,
         "encoding": policy.encoding or "none",
         "fallback": policy.fallback,

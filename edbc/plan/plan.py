@@ -175,6 +175,8 @@ class Plan:
     """Set where the objective on a device is steps; the policy above counts batches, and every CPU keeps to it."""
     run: RunAs | None = None
     """Set where mini-batches run eagerly unless somebody insists."""
+    alone: Literal["eager"] | None = None
+    """Set where one instance alone does, which has no company to share a batch with."""
     automatic: dict[str, str] = field(default_factory=dict)
     """Methods that are cells though nobody marked them (`edbc.capture.code.automatic`): `file:line` by dotted name."""
     fused: dict[str, tuple[str, ...]] = field(default_factory=dict)

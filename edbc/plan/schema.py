@@ -237,6 +237,7 @@ PLAN = Record(
         "policy": POLICY,
         "waves": WAVES,
         "run": RUN,
+        "alone": Choice(("eager",)),
         "automatic": MapOf(METHOD_NAME, Text("a file and line"), 10_000, least=1),
         "fused": MapOf(TYPE_NAME, MEMBERS, 1_000, least=1),
         "ragged": ListOf(RAGGED, 1_000, least=1),
@@ -245,7 +246,7 @@ PLAN = Record(
         "cells": MapOf(TYPE_NAME, CELL, 10_000, least=1),
         "guards": MapOf(METRIC, GUARD, 1_000, least=1),
     },
-    optional=("waves", "run", "automatic", "fused", "ragged", "reads", "costs"),
+    optional=("waves", "run", "alone", "automatic", "fused", "ragged", "reads", "costs"),
 )
 """The kind of a whole plan."""
 

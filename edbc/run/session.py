@@ -218,7 +218,9 @@ class Net:
             self.waves = Waves() if plan.waves is None else Waves.from_text(plan.waves.table, names)
         self.share = share
         self._luck = Luck()
-        self._is_eager = plan.run is not None and not force and self.device.type == "cpu"
+        may_be_eager = not force and self.device.type == "cpu"
+        self._is_eager = plan.run is not None and may_be_eager
+        self._is_eager_alone = plan.alone is not None and may_be_eager
         self._has_told_eager = False
         rates = ON_DEVICE if self.backend.issues else ON_CPU
         self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share, rates)
@@ -300,7 +302,8 @@ class Net:
     def _call(self, instances: Sequence[Any]) -> list[Any]:
         if type(instances) is not list and type(instances) is not CapturedBatch:
             instances = _as_list(instances)
-        if self.runs_eagerly and not any(type(instance) in (VertexInstance, Captured) for instance in instances):
+        is_alone = len(instances) == 1 and type(instances) is list and self.runs_eagerly_alone
+        if (is_alone or self.runs_eagerly) and not any(type(x) in (VertexInstance, Captured) for x in instances):
             self._tell_eager()
             return self.run_eagerly(instances)
         _refuse_transforms()
@@ -312,6 +315,11 @@ class Net:
     def runs_eagerly(self) -> bool:
         """Whether calls run one instance after the other: the plan says so, and this is what was measured for it."""
         return self._is_eager and not self.model.training
+
+    @property
+    def runs_eagerly_alone(self) -> bool:
+        """The same of calls with one instance."""
+        return self._is_eager_alone and not self.model.training
 
     @property
     def captures(self) -> bool:

@@ -252,8 +252,9 @@ class Report:
         source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
         yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
         if self.ran_eagerly:
-            assert self.net.plan.run is not None
-            yield f"  ran eagerly, as the plan says: {self.net.plan.run.eager}; --force batches"
+            run = self.net.plan.run
+            why = "one instance alone is sooner so" if run is None else run.eager
+            yield f"  ran eagerly, as the plan says: {why}; --force batches"
             yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
             return
         yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
@@ -400,7 +401,8 @@ class _Running:
         self.as_vertices = bound.file.vertex_instance(bound.config) if is_vertex else None
         self.told_bytes = 0.0
         captures = setting.epochs > 1 and not setting.recapture and self.net.captures
-        self.is_eager = self.net.runs_eagerly and not (setting.asks_for_batches or captures)
+        runs_eagerly = self.net.runs_eagerly or (setting.batch_size == 1 and self.net.runs_eagerly_alone)
+        self.is_eager = runs_eagerly and not (setting.asks_for_batches or captures)
         self.one_by_one = Eager(self.net.model) if self.is_eager else None
         self.captured: CapturedDataset | None = None
         self.is_last = True

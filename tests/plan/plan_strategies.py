@@ -119,6 +119,7 @@ def plans(draw: Any) -> Plan:
         types=tuple(PlanType(name, draw(TEXTS), draw(PRINTABLE)) for name in names),
         policy=draw(policies(names)),
         run=draw(st.none() | st.builds(RunAs, TEXTS, st.sampled_from((None, "batched")))),
+        alone=draw(st.sampled_from((None, "eager"))),
         ragged=draw(st.sampled_from([(), ("f32[n]",), ("bf16[n,3]", "f32[n,64]")])),
         reads=draw(st.sampled_from([(), ("m.py:3",), ("m.py:3", "n.py:12")])),
         automatic=draw(st.dictionaries(NAMES, st.just("m.py:1"), max_size=2)),

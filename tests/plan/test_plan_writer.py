@@ -25,7 +25,7 @@ def plain(value: Any) -> Any:
         optional = ("waves", "eager", "beside", "automatic", "fused", "ragged", "reads", "costs", "run")
         fields = {name: plain(getattr(value, name)) for name in value.__dataclass_fields__}
         fields = {name: item for name, item in fields.items() if item or name not in optional}
-        absent = (("weights", None), ("captured", None))
+        absent = (("weights", None), ("captured", None), ("alone", None))
         return {name: item for name, item in fields.items() if (name, item) not in absent}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}

@@ -50,6 +50,8 @@ def run_compile(model: str, output: str, settings: dict[str, Any], output_format
                 "gain": compiled.gain,
                 "captured_gain": compiled.captured_gain,
                 "run": "batched" if compiled.plan.run is None else "eager",
+                "alone_gain": compiled.alone_gain,
+                "alone": compiled.plan.alone or "as all",
             }
         )
         return
@@ -108,6 +110,8 @@ def _eager(compiled: Any) -> Iterator[str]:
     """That batching does not pay, by how much, and what would help."""
     from edbc.tools.compile.worth import what_would_help
 
+    if compiled.plan.alone is not None:
+        yield f"  one instance alone: eager, which takes {compiled.alone_gain:.2f} of the time"
     if compiled.plan.run is None:
         return
     yield f"  run: eager, because {compiled.plan.run.eager}"

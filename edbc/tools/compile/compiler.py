@@ -66,7 +66,7 @@ from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
 from edbc.tools.compile.decisions import Decisions, Sample, decide
 from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.compile.unplanned import SegmentsUnplanned
-from edbc.tools.compile.worth import captured_gain_of, gain_of, is_eager_better, reason
+from edbc.tools.compile.worth import alone_gain_of, captured_gain_of, gain_of, is_eager_better, reason
 from edbc.tools.parity import Eager, Parity, parity_of
 
 BATCH = 32
@@ -132,6 +132,8 @@ class Compiled:
     """Eager's time over edbc's, if it was measured. A clock's figure: no plan holds it."""
     captured_gain: float | None = None
     """The same with instances captured beforehand, where batching as they come loses."""
+    alone_gain: float | None = None
+    """The same of instances that run alone, where batching does not lose."""
 
 
 @entered(None)
@@ -231,7 +233,7 @@ def compile_model(
 
 
 def _worth_of(compiled: Compiled, eager: Eager, stood: Plan | None, report: Progress) -> Compiled:
-    """With what batching gains, where that is measured, and `run: eager` where it is nothing."""
+    """With what batching gains, where that is measured, and `run: eager` or `alone: eager` where it is nothing."""
     plan, captured = compiled.plan, compiled.captured
     net = Net(plan, captured.model)
     if net.dtype is not torch.float32 or structure_cache(captured.file.module) is not None:
@@ -247,6 +249,11 @@ def _worth_of(compiled: Compiled, eager: Eager, stood: Plan | None, report: Prog
         pays = bool(of_captured) and not is_eager_better(of_captured, was_eager)
         found = replace(found, plan=replace(plan, run=RunAs(why, "batched" if pays else None)),
                         captured_gain=statistics.median(of_captured) if of_captured else None)  # fmt: skip
+    else:
+        of_one = alone_gain_of(net, eager, captured.instances)
+        is_eager = is_eager_better(of_one, None if stood is None else stood.alone is not None)
+        found = replace(found, plan=replace(plan, alone="eager" if is_eager else None),
+                        alone_gain=statistics.median(of_one))  # fmt: skip
     report("gain", 1, 1, {})
     return found
 

@@ -8,7 +8,9 @@
     the plan's.
 (2) A plan says `run: eager` where the gain is below 1: no model runs slower than without a plan. Then the same is
     measured of instances captured beforehand (`edbc.capture.captured`), and where these gain, they run batched.
-(3) A clock decides, so the decision keeps its distance: what stands in the plan that is written over moves the limit
+(3) One instance alone shares a batch with nobody: what the graph of one has to gain is measured with some, each by
+    itself, of a plan that batches. Where eager is faster, it says `alone: eager`.
+(4) A clock decides, so the decision keeps its distance: what stands in the plan that is written over moves the limit
     (KEPT), and plans whose gain is not near a limit are the same bytes from every machine. The clock is the process's
     own, which stands still while other programs hold it up. The figure is told, not kept. Checking takes the decision
     as it stands.
@@ -39,6 +41,8 @@ LIMIT = 1.0
 KEPT = {True: 1.15, False: 0.85}
 """Limits where a plan stands already, by whether it says `run: eager`."""
 TURNS = 5
+ALONE = 8
+"""Instances that run alone in a turn."""
 SECONDS = 3.0
 """For recording mini-batches before the turns, at most."""
 
@@ -52,6 +56,14 @@ def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
     if net.alike is not None:
         net.alike.judge()
     return _turns(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
+
+
+@torch_threads(1)
+@torch.no_grad()
+def alone_gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
+    """The same of instances that run alone, definition (3)."""
+    some = [instances[i * len(instances) // ALONE] for i in range(min(ALONE, len(instances)))]
+    return _turns(lambda: eager.run(some), lambda: [net([instance]) for instance in some], some)
 
 
 @torch_threads(1)
@@ -89,7 +101,7 @@ def _seconds(function: Callable[[], object], instances: Sequence[Any]) -> float:
 
 
 def is_eager_better(gains: Sequence[float], stood: bool | None = None) -> bool:
-    """Definitions (2) and (3); `stood` is what the plan that is written over says, None without one."""
+    """Definitions (2) to (4); `stood` is what the plan that is written over says, None without one."""
     return statistics.median(gains) < (LIMIT if stood is None else KEPT[stood])
 
 

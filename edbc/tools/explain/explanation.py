@@ -322,6 +322,8 @@ def _run_notes(plan: Plan) -> Iterator[str]:
         if plan.run.captured is not None:
             yield "captured instances run batched, which is faster than eager: keep them (edbc.CapturedDataset)"
         yield from (f"what would help: {line}" for line in what_would_help(plan))
+    if plan.alone is not None:
+        yield "one instance alone: eager, as it shares a batch with nobody; --force batches"
 
 
 def _types(plan: Plan, observed: Observation | None, layouts: Sequence[CellLayout]) -> tuple[TypeFacts, ...]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from edbc.plan.reader import read_plan
 from edbc.plan.writer import plan_text
 from edbc.run.session import Net
 from edbc.tools.compile import compiler
-from edbc.tools.compile.worth import CLEAR, TURNS, captured_gain_of, gain_of, is_eager_better
+from edbc.tools.compile.worth import ALONE, CLEAR, TURNS, alone_gain_of, captured_gain_of, gain_of, is_eager_better
 from edbc.tools.parity import Eager
 
 MODEL = '''"""Chains of an unmarked module."""
@@ -62,12 +63,14 @@ def sample(count, seed):
 '''
 
 
-def compiled(folder: Path, gains: list[float], *options: object, captured: tuple[float, ...] = ()) -> Result:
-    """Compile MODEL where batching gains so much, and batching captured instances that."""
+def compiled(folder: Path, gains: list[float], *options: object, captured: tuple[float, ...] = (),
+             alone: float = 2.0) -> Result:  # fmt: skip
+    """Compile MODEL where batching gains so much, batching captured instances that, and running one alone that."""
     (folder / "chains.py").write_text(MODEL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiler, "gain_of", lambda *_: gains)
         patch.setattr(compiler, "captured_gain_of", lambda *_: list(captured))
+        patch.setattr(compiler, "alone_gain_of", lambda *_: [alone] * TURNS)
         result = command("compile", folder / "chains.py", "-o", folder / "chains.yaml", "--policy", "critical",
                          "--cells", "marked",
                          "--measure-gain", *options)  # fmt: skip
@@ -203,19 +206,62 @@ def test_gains_of_captured_instances(plan: Path) -> None:
         assert captured_gain_of(net, eager, [1]) == []
 
 
+def test_one_instance_alone_is_measured_apart(plan: Path, tmp_path: Path) -> None:
+    """Where mini-batches gain and one instance does not, calls with one run the model itself: not those in training
+    mode, with what is captured, or with force."""
+    target = tmp_path / "chains.yaml"
+    result = compiled(tmp_path, [1.3] * TURNS, alone=0.5)
+
+    assert "one instance alone: eager, which takes 0.50 of the time" in result.stdout
+    assert read_plan(target) == replace(read_plan(plan), run=None, alone="eager")
+    assert "note: one instance alone: eager" in " ".join(command("explain", target, "--static").stdout.split())
+    [change] = diff_plans(replace(read_plan(target), alone=None), read_plan(target)).policy
+    assert (change.name, change.old, change.new) == ("one instance alone", "as all", "eager")
+    assert command("check", target).exit_code == 0
+    net = edbc.load(target).bind()
+    captured = net.capture(2)
+    calls = [lambda: net([3]), lambda: net([3, 1]), lambda: net([captured]), lambda: net.model.train() and net([3])]
+    assert list(recorded(calls)) == [False, True, True, True]
+    assert list(recorded([lambda: edbc.load(target).bind(force=True)([3])])) == [True]
+    for size, ran in ((1, "eager"), (2, "batched")):
+        found = command("run", target, "--limit", 20, "--batch-size", size, "--format", "json").stdout
+        assert json.loads(found)["ran"] == ran
+    compiled(tmp_path, [1.3] * TURNS, alone=1.1)
+    assert read_plan(target).alone == "eager"  # near its limit it stays
+    content = json.loads(compiled(tmp_path, [1.3] * TURNS, "--format", "json", alone=1.2).stdout)
+    assert (content["alone"], content["alone_gain"]) == ("as all", 1.2)
+
+
+def test_gains_of_instances_alone(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them, one after the other."""
+    net = edbc.load(plan).bind(force=True)
+    sizes: list[int] = []
+    call = Net.__call__
+    monkeypatch.setattr(Net, "__call__", lambda self, given: (sizes.append(len(given)), call(self, given))[1])
+
+    assert all(gain > 0 for gain in alone_gain_of(net, Eager(net.model), list(range(1, 41))))
+    assert set(sizes) == {1}
+    assert len(sizes) % ALONE == 0
+
+
 @pytest.fixture
 def net(plan: Path) -> Net:
     """Bound as a user does."""
     return edbc.load(plan).bind()
 
 
-def recorded(net: Net) -> Iterator[bool]:
-    """Whether calls, streams and calls in training mode record mini-batches, in this order."""
+def in_all_ways(net: Net) -> list[Callable[[], Any]]:
+    """Calls, streams and calls in training mode."""
+    return [lambda: net([1, 2]), lambda: list(net.stream([1, 2, 3])), lambda: net.model.train() and net([1])]
+
+
+def recorded(calls: Sequence[Callable[[], Any]]) -> Iterator[bool]:
+    """Whether calls make mini-batches, in order."""
     seen: list[int] = []
     mini_batch = Net.mini_batch
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Net, "mini_batch", lambda self, *args, **kw: (seen.append(1), mini_batch(self, *args, **kw))[1])
-        for call in (lambda: net([1, 2]), lambda: list(net.stream([1, 2, 3])), lambda: net.model.train() and net([1])):
+        for call in calls:
             before = len(seen)
             call()
             yield len(seen) > before
@@ -224,11 +270,11 @@ def recorded(net: Net) -> Iterator[bool]:
 def test_a_bound_net_runs_the_model_itself_and_says_so_once(net: Net, plan: Path) -> None:
     """Calls and streams; training was not what was measured. With force all of them batch."""
     with pytest.warns(RunsEagerly) as told:
-        assert list(recorded(net)) == [False, False, True]
+        assert list(recorded(in_all_ways(net))) == [False, False, True]
     assert len(told) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error", RunsEagerly)
-        assert list(recorded(edbc.load(plan).bind(force=True))) == [True, True, True]
+        assert list(recorded(in_all_ways(edbc.load(plan).bind(force=True)))) == [True, True, True]
 
 
 def test_eager_calls_have_gradients_and_eager_results(net: Net) -> None:
