@@ -335,11 +335,12 @@ MODELS = (
         "E0504",
         "UnsupportedError",
         "Random numbers that a mini-batch cannot draw as eager does",
-        "Dropout and its like are drawn per node; other random functions are refused.",
+        "In training mode dropout and its like are drawn per node; other random functions are refused.",
         "Draw outside of forward and pass the numbers in.",
         "def forward(self, words):\n    return torch.bernoulli(self.words.weight[words[0]].sigmoid())",
         (
             "draws random numbers",
+            "draws from a generator",
             "random numbers are drawn",
             "dropout",
             "what is drawn while recording",

@@ -97,6 +97,18 @@ def slopes(m: Model, words: list[int]) -> Tensor:
     return F.rrelu(m.table.weight[words[0]], 0.1, 0.4, m.training) * m.h0
 
 
+class Heads(Model):
+    """A function of torch's that is written in Python, and drops weights of attention."""
+
+    def __init__(self, rule: Any):
+        super().__init__(rule)
+        self.heads = nn.MultiheadAttention(SIZE, 2, dropout=0.25, batch_first=True, dtype=DOUBLE)
+
+    def forward(self, words: list[int]) -> Any:
+        x = self.table(torch.tensor(words))[None]
+        return self.heads(x, x, x, need_weights=True)[0]
+
+
 def training_net(rule: Callable[[Any, list[int]], Any], instances: Sequence[Any] = WORDS, **options: Any) -> Net:
     net = bound(rule(chain) if isinstance(rule, type) else Model(rule), instances, **options)
     net.model.train()
@@ -122,7 +134,7 @@ def the_same_numbers(monkeypatch: pytest.MonkeyPatch, instances: int) -> Iterato
         at[0] += 1
         return drawn(Source("draw", None, class_of(like), draw), np.array([at[0] - 1]), seeds)[0]
 
-    def dropout(x: Tensor, p: float, training: bool, inplace: bool = False) -> Tensor:
+    def dropout(x: Tensor, p: float, training: bool = True, inplace: bool = False) -> Tensor:
         return x * next_draw(Draw("keep", p, 1 / (1 - p)), x) if training else x
 
     def rrelu(x: Tensor, lower: float, upper: float, training: bool) -> Tensor:
@@ -140,7 +152,7 @@ def the_same_numbers(monkeypatch: pytest.MonkeyPatch, instances: int) -> Iterato
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
-@pytest.mark.parametrize("rule", [chain, variational, slopes, OfData], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", [chain, variational, slopes, OfData, Heads], ids=lambda rule: rule.__name__)
 def test_values_and_gradients_given_the_numbers(rule: Any, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the numbers that a net draws, in the order in which instances ask for them, eager gives the same results and
     gradients: masks act where forward says, scaled as eager scales them."""
@@ -363,13 +375,87 @@ def test_vertex_functions_draw() -> None:
     assert not torch.equal(first, losses[0][3])
 
 
-def attention(m: Any, _: list[int]) -> Tensor:
-    x = m.table.weight[:2]
-    return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5 if m.training else 0.0)
+def attended(x: Tensor, **options: Any) -> Tensor:
+    return F.scaled_dot_product_attention(x, x, x, dropout_p=0.25, **options)
 
 
-def bernoulli(m: Any, words: list[int]) -> Tensor:
-    return torch.bernoulli(m.table.weight[words[0]].sigmoid())
+def attended_in_words(x: Tensor, mask: Tensor, scale: float) -> Tensor:
+    return F.dropout((x @ x.t() * scale).masked_fill(~mask, -math.inf).softmax(-1), 0.25, True) @ x
+
+
+def gumbel_in_words(x: Tensor) -> Tensor:
+    return ((x - torch.log(torch.log1p(-torch.rand_like(x)).neg())) / 0.5).softmax(-1)
+
+
+TRIANGLE, ALL = torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool)
+IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
+    "bernoulli_": (
+        lambda x: x * torch.empty_like(x).bernoulli_(0.25),
+        lambda x: x * (0.25 * F.dropout(torch.ones_like(x), 0.75, True)),
+    ),
+    "bernoulli_ of tensors": (
+        lambda x: x * torch.zeros_like(x).bernoulli_(x.sigmoid()),
+        lambda x: x * (torch.rand_like(x) < x.sigmoid()).to(x.dtype),
+    ),
+    "bernoulli": (lambda x: torch.bernoulli(x.sigmoid()) * x, lambda x: (torch.rand_like(x) < x.sigmoid()) * x),
+    "uniform_": (lambda x: x * torch.zeros_like(x).uniform_(1.0, to=3.0), lambda x: x * (1 + 2 * torch.rand_like(x))),
+    "normal_": (lambda x: x * (x + 1).normal_(2.0, std=0.5), lambda x: x * (2 + 0.5 * torch.randn_like(x))),
+    "exponential_": (
+        lambda x: x * torch.empty_like(x).exponential_(2.0),
+        lambda x: x * torch.log1p(-torch.rand_like(x)) / -2.0,
+    ),
+    "attention": (lambda x: attended(x), lambda x: attended_in_words(x, ALL, SIZE**-0.5)),
+    "causal": (lambda x: attended(x, is_causal=True), lambda x: attended_in_words(x, TRIANGLE, SIZE**-0.5)),
+    "masked": (
+        lambda x: attended(x, attn_mask=TRIANGLE, scale=0.5),
+        lambda x: attended_in_words(x, TRIANGLE, 0.5),
+    ),
+    "gumbel_softmax": (lambda x: F.gumbel_softmax(x, tau=0.5), gumbel_in_words),
+}
+
+
+@pytest.mark.parametrize("name", IN_WORDS)
+def test_random_functions_are_what_they_are_in_words(name: str) -> None:
+    """The same numbers and gradients as of the functions that definition (2) gives for them, twice in a row."""
+    found = []
+    for function in IN_WORDS[name]:
+
+        def rule(m: Model, words: list[int], function: Callable[[Tensor], Tensor] = function) -> Tensor:
+            x = torch.tanh(m.table(torch.tensor(words)))
+            return function(x) if m.training else x
+
+        net = training_net(rule, [[1, 2, 3], [4, 5, 6]])
+        found.append([step(net, seed, ([[1, 2, 3], [4, 5, 6]], [[7, 8, 9]])) for seed in (1, 2)])
+    for (one, its), (other, others) in zip(*found, strict=True):
+        assert torch.allclose(one, other, rtol=1e-10)
+        require_equal(its, others)
+    assert not torch.equal(found[0][0][0], found[0][1][0])
+
+
+class OfSizes(Model):
+    def forward(self, words: list[int]) -> Any:
+        x = self.table.weight[words[0]]
+        return x * torch.rand(SIZE, dtype=DOUBLE) + x * torch.randn((1, SIZE), dtype=DOUBLE)[0] if self.training else x
+
+
+def of_such_sizes(m: Model, words: list[int]) -> Tensor:
+    x = m.table.weight[words[0]]
+    return x * torch.rand_like(x) + x * torch.randn_like(x) if m.training else x
+
+
+def test_numbers_of_sizes_are_draws() -> None:
+    """`torch.rand` and `torch.randn` where forward names them, as those of tensors of such sizes."""
+    ours, theirs = step(training_net(OfSizes)), step(training_net(of_such_sizes))
+    assert torch.allclose(ours[0], theirs[0], rtol=1e-12)
+    require_equal(ours[1], theirs[1])
+
+
+def choice(m: Any, words: list[int]) -> Tensor:
+    return m.table.weight[:4][torch.multinomial(m.table.weight[words[0], :4].sigmoid(), 1)]
+
+
+def own_generator(m: Any, words: list[int]) -> Tensor:
+    return torch.zeros_like(m.cell(m.h0, m.h0)).normal_(generator=torch.Generator())
 
 
 def real_dropout(m: Any, words: list[int]) -> Tensor:
@@ -381,7 +467,7 @@ def too_likely(m: Any, words: list[int]) -> Tensor:
     return F.dropout(m.table.weight[words[0]], 1.5, m.training)
 
 
-@pytest.mark.parametrize("rule", [attention, bernoulli, real_dropout, too_likely], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize("rule", [choice, own_generator, real_dropout, too_likely], ids=lambda rule: rule.__name__)
 def test_other_random_functions_are_refused(rule: Any) -> None:
     """With the user's line, and never a gradient through numbers that nobody drew."""
     line = rule.__code__.co_firstlineno + (rule is real_dropout)

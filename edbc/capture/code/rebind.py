@@ -22,7 +22,8 @@ What a copy calls instead:
 (11) of `super`: one whose methods are copies;
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
 (13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run;
-(14) of what `torch.jit.script` made of a function: a copy of that function.
+(14) of what `torch.jit.script` made of a function: a copy of that function;
+(15) of `torch.rand` and `torch.randn`, in training mode: a draw of the instance's.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -45,6 +46,7 @@ from torch import nn
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
 from edbc.capture.ragged.symbols import Index, Listed, Range, Size
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.record.draws import made_of_sizes
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
@@ -177,6 +179,8 @@ class Copies:
             return self._super
         if any(found is maker for maker in MAKERS):
             return _of_maker(found)
+        if found is torch.rand or found is torch.randn:
+            return _of_drawing(found)
         if any(found is constructor for constructor in CONSTRUCTORS):
             return _of_constructor(found)
         if type(found) is FunctionType or type(found) is BuiltinFunctionType:
@@ -344,6 +348,20 @@ def _of_dropout(func: Callable[..., Any]) -> Callable[..., Any]:
         return record(*args, **kwargs)
 
     return drop
+
+
+@cache
+def _of_drawing(func: Callable[..., Any]) -> Callable[..., Any]:
+    """(15)."""
+    name = func.__name__
+
+    def draw(*size: Any, **options: Any) -> Any:
+        watcher: Any = watcher_of_thread()
+        if watcher is None or not watcher.tracer.may_draw:
+            return func(*size, **options)
+        return made_of_sizes(watcher, name, *size, **options)
+
+    return draw
 
 
 @cache

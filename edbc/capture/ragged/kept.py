@@ -531,7 +531,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     return function(written)
 
 
-def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, int], given: Given, by_sizes: bool,
+def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, int, int], given: Given, by_sizes: bool,
               left: dict[tuple[str, str], Any]) -> None:  # fmt: skip
     """Let a call that has just been kept have what it leaves; it is not kept where that cannot be."""
     try:
@@ -546,7 +546,7 @@ def _refuse_reading(*_: Any) -> NoReturn:
     raise CannotKeep
 
 
-def keep(rec: Recorder, key: Any, begin: tuple[int, int, int], given: Given, result: Any) -> None:
+def keep(rec: Recorder, key: Any, begin: tuple[int, int, int, int], given: Given, result: Any) -> None:
     """Keep what one call has recorded since `begin`, if it can be. What a rule has read of the indices that it was
     given (`repeat_interleave`) it writes as indices of its own, which no other call has."""
     keeping = _Keeping(rec, begin, given)
@@ -566,9 +566,9 @@ class TooFew(CannotKeep):
 class _Keeping:
     """The program of what has been recorded since `begin`: runs with their steps, and single nodes."""
 
-    def __init__(self, rec: Recorder, begin: tuple[int, int, int], given: Given):
+    def __init__(self, rec: Recorder, begin: tuple[int, int, int, int], given: Given):
         self.rec, self.given = rec, given
-        self.entry, self.ref, self.value = begin
+        self.entry, self.ref, self.value, _ = begin
         triples = given.triples()
         self.draft = Draft(len(triples) // 3)
         self.rows: dict[Triple, int] = {}

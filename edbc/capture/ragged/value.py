@@ -346,7 +346,7 @@ def each_row(rec: Recorder, rows: Sequence[Ragged], call: Callable[..., Any], at
 
 def _on_places(rec: Recorder, slots: Sequence[Slot], call: Callable[..., Any]) -> tuple[list[int], list[int], Any]:
     """What a call of one stand-in for each slot records, which is taken back; and what it gives."""
-    num_entries, num_refs, first = rec.place()
+    num_entries, num_refs, first, _ = rec.place()
     result = call(*[value_of(rec, PLACE - k, slot) for k, slot in enumerate(slots)])
     entries, refs = rec.entries[num_entries:], rec.refs[num_refs:]
     del rec.entries[num_entries:], rec.refs[num_refs:]

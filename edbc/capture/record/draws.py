@@ -10,7 +10,10 @@ Definitions.
     what the instance draws in the order of its nodes, and in the order of its operations where a cell draws.
 (2) Random operations are ordinary ones over draws: dropout is x * m, where m is 0 with probability p and 1 / (1 - p)
     otherwise; alpha dropout (x + a) * m + b; feature dropout has an m of one number per channel; in training `rrelu` is
-    relu(x) - relu(-x) * u. `torch.rand_like` and `torch.randn_like` are the draw itself.
+    relu(x) - relu(-x) * u. `torch.rand_like`, `torch.randn_like`, and `torch.rand` and `torch.randn` of sizes are the
+    draw itself, as are a recorded tensor's `uniform_` and `normal_`; `exponential_` is its logarithm, `bernoulli` its
+    comparison. Attention with dropout is products around a softmax that drops. A function of torch's that is written
+    in Python (`F.multi_head_attention_forward`, `F.gumbel_softmax`) is what its code calls (`as_written`).
 (3) The draws of a cell are further operands of it, behind those that its caller passes. They are no part of its
     signature: in training a node is of the type that it has in evaluation, so that the plan's policy knows it.
 
@@ -22,6 +25,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -38,7 +43,8 @@ INSTANCE_BITS = 32
 VERTEX_BITS = 8
 """The number of a draw in its instance, where vertex functions draw, is that of its vertex times 2 ** VERTEX_BITS, plus
 its number there."""
-SUPPORTED = "dropout of all kinds, rrelu, torch.rand_like and torch.randn_like"
+SUPPORTED = "dropout of all kinds, rrelu, torch.rand, torch.randn, bernoulli, and uniform_, normal_ and their like"
+_UNIT = (("from", 0.0), ("to", 1.0))
 _ALPHA = 1.7580993408473766
 """Of SELU: minus its limit for small arguments."""
 _UNBATCHED = {"dropout1d": 2, "dropout3d": 4}
@@ -103,6 +109,79 @@ def _like(kind: str) -> Callable[..., Any]:
     return draw
 
 
+def bernoulli(rec: Recorder, name: str, x: Any, p: Any = None, *, generator: Any = None) -> Any:
+    """1 with probability p, of each element by itself where that is a tensor; without it x has the probabilities."""
+    _refuse_generator(name, generator)
+    if p is not None and not isinstance(p, torch.Tensor):
+        return rec.draw(Draw("keep", 1 - probability(p), 1.0), class_of(x))
+    drawn = rec.draw(Draw("uniform", 0.0, 1.0), class_of(x))
+    return rec.function(torch.Tensor.to, (rec.function(torch.lt, (drawn, x if p is None else p), {}), x.dtype), {})
+
+
+def uniform(rec: Recorder, name: str, x: Any, *between: float, generator: Any = None, **named: float) -> Any:
+    """Between two numbers, the second not among them."""
+    _refuse_generator(name, generator)
+    first, last = (*between, *(named.get(end, default) for end, default in _UNIT[len(between) :]))
+    return rec.draw(Draw("uniform", float(first), float(last)), class_of(x))
+
+
+def normal(rec: Recorder, name: str, x: Any, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Any:
+    """Of that mean and standard deviation."""
+    _refuse_generator(name, generator)
+    return rec.draw(Draw("normal", float(mean), float(std)), class_of(x))
+
+
+def exponential(rec: Recorder, name: str, x: Any, lambd: float = 1.0, *, generator: Any = None) -> Any:
+    """Of that rate: -log(1 - u) / rate."""
+    _refuse_generator(name, generator)
+    below = rec.function(torch.neg, (rec.draw(Draw("uniform", 0.0, 1.0), class_of(x)),), {})
+    return rec.function(torch.div, (rec.function(torch.log1p, (below,), {}), -float(lambd)), {})
+
+
+def attention(
+    rec: Recorder, name: str, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Any:  # fmt: skip
+    """`F.scaled_dot_product_attention` as torch documents it."""
+    if dropout_p == 0 or enable_gqa:
+        return NotImplemented
+    scores = torch.matmul(q, k.transpose(-2, -1)) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2], scores.shape[-1], dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        scores = scores.masked_fill(torch.logical_not(attn_mask), -math.inf)
+    elif attn_mask is not None:
+        scores = scores + attn_mask
+    weights = rec.function(torch.softmax, (scores, -1), {})
+    return torch.matmul(dropout(rec, name, weights, dropout_p), v)
+
+
+def made_of_sizes(rec: Recorder, name: str, *size: Any, dtype: torch.dtype | None = None, **options: Any) -> Any:
+    """`torch.rand` and `torch.randn`: numbers that no recorded tensor has to do with."""
+    _refuse_generator(name, options.get("generator"))
+    sizes = {"size": options["size"]} if "size" in options else {}
+    return DRAWN[f"{name}_like"](rec, name, torch.empty(*size, **sizes, dtype=dtype, device="meta"),
+                                 requires_grad=options.get("requires_grad", False))  # fmt: skip
+
+
+def _refuse_generator(name: str, generator: Any) -> None:
+    if generator is not None:
+        refuse(f"{name} draws from a generator of its own", "leave it out: each instance has its own numbers")
+
+
+@cache
+def as_written(func: FunctionType) -> Callable[..., Any]:
+    """A function of torch's that is written in Python, which stand-ins go through as tensors do."""
+    names = {name: _has_none for name in func.__globals__ if name.startswith("has_torch_function")}
+    copied = FunctionType(func.__code__, {**func.__globals__, **names}, func.__name__, func.__defaults__)
+    copied.__kwdefaults__ = func.__kwdefaults__
+    return copied
+
+
+def _has_none(*_: Any) -> bool:
+    return False
+
+
 def _channels(name: str, x: Any) -> tuple[int, ...]:
     """Shape with one number per channel."""
     shape = tuple(x.shape)
@@ -119,8 +198,14 @@ DRAWN: dict[str, Callable[..., Any]] = {
     "rrelu": rrelu,
     "rand_like": _like("uniform"),
     "randn_like": _like("normal"),
+    **dict.fromkeys(("bernoulli", "bernoulli_"), bernoulli),
+    "uniform_": uniform,
+    "normal_": normal,
+    "exponential_": exponential,
+    "scaled_dot_product_attention": attention,
 }
-"""Definition (2), by name: a function of the recorder, the name, and the call's arguments."""
+"""Definition (2), by name: a function of the recorder, the name, and the call's arguments, which gives NotImplemented
+where nothing is drawn."""
 
 
 def refuse_drawing(name: str) -> NoReturn:

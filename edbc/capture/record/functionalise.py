@@ -38,6 +38,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.ragged.value import NotRagged, Ragged
+from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
 from edbc.capture.semantics import rules
@@ -599,7 +600,7 @@ def _changed(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs:
         return rec.open_books().turn(target, seen)
     _refuse_reading_what_changes(rec, name, target, args[1:], kwargs)
     new = _out_of_place(rec, name, args, kwargs)
-    return rec.change(target, new, overwrites=name in ("zero_", "fill_", "copy_"))
+    return rec.change(target, new, overwrites=name in DRAWN or name in ("zero_", "fill_", "copy_"))
 
 
 def _refuse_reading_what_changes(rec: Recorder, name: str, target: Any, args: Any, kwargs: Any) -> None:
@@ -621,6 +622,8 @@ def _out_of_place(rec: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[
         return _filling(rec, target, *rest, **kwargs)
     if name == "copy_":
         return rec.function(torch.broadcast_to, (rest[0], tuple(target.shape)), {})
+    if name in DRAWN and rec.tracer.may_draw:
+        return DRAWN[name](rec, name, *args, **kwargs)
     function: Any = _OPERATORS.get(name) or getattr(torch.Tensor, name.removesuffix("_"), None)
     if function is None or not (name in _OPERATORS or name.endswith("_")):
         refuse(f"a recorded tensor was changed in place ({name})", "write the result to a new variable (h = h + x)")

@@ -20,7 +20,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import CodeType, FrameType, NoneType
+from types import CodeType, FrameType, FunctionType, NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +41,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
 from edbc.capture.ragged.whole.runs import cut
-from edbc.capture.record.draws import INSTANCE_BITS, refuse_drawing
+from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import (
     Changes,
@@ -121,8 +121,9 @@ LOOKS = 16
 """See the module's docstring."""
 _OTHER_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 """NumPy's names of arguments, which torch's functions take too."""
-TAKES_NUMBERS = object()
-"""In the place of an entry: a function takes the number of a tensor that it is given (`h.expand(count, -1)`)."""
+TAKES_NUMBERS, IN_PYTHON = object(), object()
+"""In the place of an entry: a function takes the number of a tensor that it is given (`h.expand(count, -1)`); what it
+calls is recorded, for it draws (`record.draws`)."""
 MAX_VARIANTS = 512
 """Signatures that differ only in constants before recording stops, because nothing would batch."""
 
@@ -256,7 +257,7 @@ class Recorder:
         """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Any] = {}
-        """The entries of functions and arguments, or TAKES_NUMBERS."""
+        """The entries of functions and arguments, TAKES_NUMBERS or IN_PYTHON."""
         self.makers: dict[Any, Any] = {}
         """What calls make that are described (`capture.standins.made`)."""
         self._calls: dict[Any, Entry | NotACell] = {}
@@ -1010,9 +1011,9 @@ class Recorder:
             self.next_value += int(ends[-1])
         return begins
 
-    def place(self) -> tuple[int, int, int]:
-        """How many entries and refs there are, and the next value."""
-        return len(self.entries), len(self.refs), self.next_value
+    def place(self) -> tuple[int, int, int, int]:
+        """How many entries and refs there are, the next value, and how many draws."""
+        return len(self.entries), len(self.refs), self.next_value, len(self.draws)
 
     def hold(self, numbers: np.ndarray, is_literal: bool = True) -> Numbers:
         """Indices for runs, which nobody changes."""
@@ -1094,9 +1095,9 @@ class Recorder:
         self.lookups[rows.refs.start] = Below(size if below.size is None else min(size, below.size)), numbers
         return True
 
-    def forget_since(self, entries: int, refs: int, value: int) -> None:
+    def forget_since(self, entries: int, refs: int, value: int, draws: int) -> None:
         """Forget what has been recorded since `place` said so."""
-        del self.entries[entries:], self.refs[refs:]
+        del self.entries[entries:], self.refs[refs:], self.draws[draws:]
         self.formed = [place for place in self.formed if place < entries]
         self.next_value, self.parts = value, {}
         for lazy in self.kept_wholes:
@@ -1435,6 +1436,8 @@ class Recorder:
             counted = with_numbers(args[:1], args[1:], kwargs)
             assert counted is not None
             return self.function(func, *counted, name)
+        if entry is IN_PYTHON:
+            return as_written(func)(*args, **kwargs)
         if entry is None:
             name = name or rules.name_of(func)
             by_shape = key_by_shape(func, template, slots, self.tracer.shared)
@@ -1456,7 +1459,10 @@ class Recorder:
                 if dispatched.shape_by_value and name not in NO_VALUES:
                     return by_values(self, func, name, args, kwargs)
                 if dispatched.draws or (dispatched.is_foreign and self._draws(func, template, slots)):
-                    refuse_drawing(name)
+                    if not self.tracer.may_draw or type(func) is not FunctionType:
+                        refuse_drawing(name)
+                    self.described[func, described] = IN_PYTHON
+                    return as_written(func)(*args, **kwargs)
                 if by_shape is not None and not dispatched.is_foreign:
                     KNOWN.add(by_shape, result)
             if not all(slot.shape.numel() for slot in slots):

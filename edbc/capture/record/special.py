@@ -139,7 +139,9 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
     if name == "requires_grad_":
         return requiring_grad(rec, *args, **kwargs)
     if name in DRAWN and rec.tracer.may_draw and not rules.is_off(name, args, kwargs):
-        return DRAWN[name](rec, name, *args, **kwargs)
+        drawn = DRAWN[name](rec, name, *args, **kwargs)
+        if drawn is not NotImplemented:
+            return drawn
     if name == "type" and isinstance(args[0], Symbol):
         return _typed(rec, *args, **kwargs)
     if name in rules.AS_ANOTHER and len(args) == 2 and not any(type(x) is Ragged for x in args):
