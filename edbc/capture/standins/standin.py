@@ -412,8 +412,8 @@ _UNNAMED = 3
 
 def as_python_has_it(index: Any) -> Any:
     """An index with NumPy's integers, and those in tensors of the instance, as Python's, which torch takes them for,
-    and arrays and lists of truth values as tensors; bytes of the instance are truth values. What nobody has read stays
-    so."""
+    arrays and lists of truth values as tensors, and ranges as lists; bytes of the instance are truth values. What
+    nobody has read stays so."""
     kind = type(index)
     if kind is int:
         return index
@@ -431,6 +431,8 @@ def as_python_has_it(index: Any) -> Any:
         index, kind = np.array(index), np.ndarray
     if kind is np.ndarray and index.dtype.kind in "biu":
         return as_python_has_it(torch.from_numpy(index.copy()))
+    if kind is range:
+        return list(index)
     if hasattr(kind, "as_index"):  # a list that stands for those of all instances
         return index.as_index
     return int(index) if issubclass(kind, np.integer) else index

@@ -407,6 +407,7 @@ COUNTS: dict[str, Callable[[Any, Any], Any]] = {
     "columns": lambda x, n: x[:, :n].sum(1, keepdim=True),
     "one number": lambda x, n: x[: n.view(1)],
     "assigned": lambda x, n: _cut(x, n),
+    "range": lambda x, n: x[range(n)],
     "recorded": lambda x, n: x[: x.sum(1).argmax() + n],
     "new_zeros": lambda x, n: torch.cat([x, x.new_zeros(n, WIDTH)]).mean(0),
     "new_full": lambda x, n: x.new_full([n, WIDTH], 2.0).sum(0) + x,
