@@ -23,7 +23,8 @@ What a copy calls instead:
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
 (13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run;
 (14) of what `torch.jit.script` made of a function: a copy of that function;
-(15) of `torch.rand` and `torch.randn`, in training mode: a draw of the instance's.
+(15) of `torch.rand` and `torch.randn`, in training mode: a draw of the instance's;
+(16) of `sum`: one node of many values, which their additions would be fused to.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -163,6 +164,8 @@ class Copies:
             return type_of
         if found is int or found is operator.index:
             return _of_integer(found)
+        if found is sum:
+            return _sum
         if found is len and self._symbolic:
             return _length
         if found is torch.arange and self._symbolic:
@@ -295,6 +298,15 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(*args, **kwargs)
 
     return integer
+
+
+def _sum(*args: Any, **kwargs: Any) -> Any:
+    """(16)."""
+    if len(args) != 1 or kwargs:
+        return sum(*args, **kwargs)
+    items = list(args[0])
+    found = items[0].rec.sum_of(items) if len(items) > 2 and type(items[0]) is Value else None
+    return sum(items) if found is None else found
 
 
 def _length(item: Any) -> Any:

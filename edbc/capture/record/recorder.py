@@ -978,6 +978,18 @@ class Recorder:
             entry = self._new_reduction(op, slot, len(items))
         return self.emit(entry, [item.ref for item in items])
 
+    def sum_of(self, items: Sequence[Any]) -> Value | None:
+        """The values of one slot in one node, where additions of two of it are known to be fused; else None."""
+        slot = self.added
+        two = None if slot is None else self._reductions.get(("sum", slot, 2))
+        if two is None or two.index != self.addition or not self.flows or self.books is not None:
+            return None
+        if self.in_cell or self.in_fragment or self.symbolic or self.shows is not None:
+            return None
+        if not all([type(item) is Value and item.slot is slot for item in items]):
+            return None
+        return self.reduction("sum", items)
+
     # --- runs (`capture.ragged`) ------------------------------------------------------------------------------------
 
     def run(self, program: Program, flat: Sequence[int]) -> list[range]:

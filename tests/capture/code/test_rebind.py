@@ -283,3 +283,42 @@ def test_stacks_that_are_nodes_already() -> None:
             return torch.tanh(rows) + F.layer_norm(rows, (SIZE,), h)
 
     require_parity(seeded(Stacked), [torch.full((SIZE,), float(i)) for i in range(8)], sizes=(1, 8))
+
+
+class Summed(nn.Module):
+    """Words in a bag, added one by one or by `sum`."""
+
+    def __init__(self, at_once: bool):
+        super().__init__()
+        self.at_once = at_once
+        self.table, self.up = nn.Embedding(9, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, words: tuple[int, ...]) -> list[Tensor]:
+        vectors = [self.up(self.table.weight[word]) for word in words]
+        if self.at_once:
+            total = sum(vector for vector in vectors)
+        else:
+            total = 0
+            for vector in vectors:
+                total = total + vector
+        part = sum(vectors[1:], vectors[0]) + sum([*vectors, 1.0]) + sum([v[:1] for v in vectors])
+        with torch.no_grad():
+            weight = torch.sigmoid(sum(vectors))
+        return [torch.tanh(total) * weight, part + sum([]) + sum([torch.ones(SIZE)] * 3)]
+
+
+def test_a_sum_is_the_node_that_its_additions_are_fused_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same graph, numbers and gradients, and no call for each addition, also in a mini-batch of its own."""
+    bags = [(1,), (2, 3), (4, 5, 6), (1, 2, 3, 4, 5, 6, 7), (8, 8, 8, 8)]
+    calls, seen = [], {}
+    add = standin.Value.__add__
+    monkeypatch.setattr(standin.Value, "__add__", lambda self, other: (calls.append(1), add(self, other))[1])
+    for at_once in (False, True):
+        net = require_parity(seeded(Summed, at_once), bags, sizes=(1, 5))
+        require_equal_gradients(net, bags, tolerance=1e-6)
+        calls.clear()
+        graph = net.prepare(bags).capture.graph
+        seen[at_once] = len(calls), [graph.types[kind].op for kind in graph.node_type], graph.operands.tolist()
+
+    assert seen[True][1:] == seen[False][1:]
+    assert seen[True][0] < seen[False][0]
