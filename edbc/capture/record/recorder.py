@@ -986,7 +986,7 @@ class Recorder:
             return None
         if self.in_cell or self.in_fragment or self.symbolic or self.shows is not None:
             return None
-        if not all([type(item) is Value and item.slot is slot for item in items]):
+        if any(type(item) is not Value or item.slot is not slot for item in items):
             return None
         return self.reduction("sum", items)
 

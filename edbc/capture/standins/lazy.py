@@ -98,7 +98,9 @@ class Stack(Lazy):
             item = value_of(self.rec, item.ref, item.slot) if self.rec.flows else self.rec.without_gradient(item)
             return item.squeeze(0) if self.cat else item
         if type(index) is slice and self.items[index] and self.rec.flows:
-            return Stack(self.rec, self.items[index], self.cat)
+            part = Stack(self.rec, self.items[index], self.cat)
+            part.aliased = True
+            return part
         return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
 
     def __iter__(self) -> Iterator[Any]:

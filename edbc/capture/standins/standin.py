@@ -962,7 +962,7 @@ class Lazy(Symbol):
 
 class Changed(Lazy):
     """What has changed in place, and shows a name: the class that other lazy ones turn into, which comes first among
-    the bases of a class of theirs without slots."""
+    the bases of a class of theirs without slots. What they answer by themselves, it asks the name."""
 
     __slots__ = ()
     rec = property(lambda self: self.whole.rec, lambda self, rec: None)
@@ -988,7 +988,9 @@ def turned(lazy: Lazy, name: Value) -> Value:
     kind = type(lazy)
     known = _CHANGED.get(kind)
     if known is None:
-        known = _CHANGED[kind] = type(kind.__name__, (Changed, kind), {"__slots__": ()})
+        of_kind = {name for base in kind.__mro__[: kind.__mro__.index(Lazy)] for name in vars(base)}
+        asked = {name: vars(Symbol)[name] for name in of_kind & vars(Symbol).keys() - vars(Changed).keys()}
+        known = _CHANGED[kind] = type(kind.__name__, (Changed, kind), {**asked, "__slots__": ()})
     set_class(lazy, known)
     lazy.whole = name
     return name

@@ -159,3 +159,27 @@ def test_a_stack_is_one_node_for_all_that_read_it() -> None:
     of_all = counts(graph_of(seeded(Base, forward), [[1, 2], [3, 4], [5, 6]]))
 
     assert of_all["stack"] == 3
+
+
+IN_PLACE = {
+    "row": lambda stack, x: stack.__setitem__(0, x), "rows": lambda stack, x: stack.__setitem__(slice(1), x * 2),
+    "element": lambda stack, x: stack.__setitem__((0, 1), x[0]), "product": lambda stack, x: stack.mul_(x),
+    "sum": lambda stack, x: stack.__iadd__(x), "of-a-row": lambda stack, x: stack[0].mul_(3.0),
+    "zeros": lambda stack, x: stack[:1].zero_(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_cat", [False, True])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_what_was_written_into_a_stack_is_in_its_reductions(name: str, is_cat: bool) -> None:
+    """A stack that has changed answers as the tensor that it is then, not by the items that it was made of."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        items = [net.join(net.table.weight[w], net.start) for w in ids]
+        stack = torch.cat([item.unsqueeze(0) for item in items]) if is_cat else torch.stack(items)
+        before = stack.mean(0)
+        IN_PLACE[name](stack, before)
+        found = [stack.sum(0), stack.mean(0), stack.amax(0), stack.amin(dim=0), stack.max(0).values, stack.min(0)[0]]
+        return [*found, stack.sum(), sum(stack), torch.sum(stack, 0), stack[0] * len(stack), before]
+
+    require_parity(seeded(Base, forward), [[1, 2, 3], [4, 5], [6, 7, 8], [9], [2, 2]], sizes=(1, 5))
