@@ -301,8 +301,9 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sum(*args: Any, **kwargs: Any) -> Any:
-    """(16)."""
-    if len(args) != 1 or kwargs:
+    """(16). In cells and vertex functions additions stand between the items, as plans have them."""
+    watcher: Any = watcher_of_thread()
+    if len(args) != 1 or kwargs or watcher is None or watcher.in_cell or watcher.in_fragment:
         return sum(*args, **kwargs)
     items = list(args[0])
     found = items[0].rec.sum_of(items) if len(items) > 2 and type(items[0]) is Value else None

@@ -250,7 +250,7 @@ def test_refs_that_are_forgotten_are_those_of_nothing() -> None:
     recorder = net._idle[0][1]
     recorder.begin()
     recorder.zeros = {-9, recorder.next_value, recorder.next_value + 5}
-    recorder.forget_since(0, 0, recorder.next_value + 5)
+    recorder.forget_since(0, 0, recorder.next_value + 5, 0)
     assert recorder.zeros == {-9, recorder.next_value - 5}
 
 
