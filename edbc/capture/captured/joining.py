@@ -26,7 +26,7 @@ from edbc.capture.captured import checkloops, joinloops
 from edbc.capture.captured.block import capture_of
 from edbc.capture.captured.instance import NONE, WORD, Captured, Constants, Words, none_of, sections
 from edbc.capture.captured.joinloops import Parts
-from edbc.capture.captured.nesttext import classes_in, nest_in, require_text, stacks_in, text_of
+from edbc.capture.captured.nesttext import classes_in, need, nest_in, require_text, stacks_in, text_of
 from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
@@ -454,7 +454,8 @@ def _checked(lexicon: Lexicon, captured: Captured, maps: Sequence[Longs], classe
     """In the numbers of this lexicon, which `maps` and `classes` give."""
     words = np.frombuffer(captured.words, WORD).copy()
     require_words(words, np.array([0, len(words)]), lexicon, maps)
-    constants = tuple((int(maps[1][source]), pool.detach().contiguous()) for source, pool in captured.constants)
+    need(not any(pool.requires_grad for _, pool in captured.constants))
+    constants = tuple((int(maps[1][source]), pool.contiguous()) for source, pool in captured.constants)
     require_constants(lexicon, words, constants)
     text = require_text(captured.nest_text, num_results(captured.words), len(captured.of.classes))
     text = nest_in(text, classes)

@@ -234,6 +234,7 @@ def test_what_is_made_by_hand_is_checked(shared: Any) -> None:
         (of, words, nest, ((source, pool[..., :-1]), *others)), (of, words, nest, ((source, pool.double()), *others)),
         (of, words, nest, others), (of, words, nest, ((1 << 20, pool), *others)), (of, words, nest, None),
         (of, words, nest, ((source, None), *others)), (of, words[:-3], nest, constants),
+        (of, words, nest, ((source, pool.clone().requires_grad_()), *others)),
         (of, words[:8], nest, constants), (of, b"", nest, constants), (of, None, nest, constants),
         (of, words, '["r", 9]', constants), (of, words, "", constants), (of, words, None, constants),
     ):  # fmt: skip
