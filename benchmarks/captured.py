@@ -21,6 +21,7 @@ capturing, the net says so.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import statistics
 import sys
 import time
@@ -56,11 +57,23 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_memory()
     if options.payload is not None:
         send(options.payload)
         return
     for name in options.names:
         report(name, options)
+
+
+def keep_memory() -> None:
+    """What is freed stays with this process. The gradient of the trees' look-up table is 10 MB, which the C library
+    returns to the system after a step or does not, by what stands behind it: 2,468 page faults, 2 ms of 16, in every
+    step of one way and in none of another, and in the next process the other way round."""
+    if sys.platform == "linux":
+        trim, top_pad, mmap_threshold = -1, -2, -3
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in ((mmap_threshold, 1 << 25), (trim, 1 << 30), (top_pad, 1 << 26)):
+            mallopt(parameter, value)
 
 
 class Scaled(torch.nn.Module):
