@@ -56,6 +56,28 @@ def test_the_option_verifies(dtype: str) -> None:
     assert "equal to eager" in result.output
 
 
+class Tagger(torch.nn.Module):
+    """A layer of several directions, whose first state is zeros that torch makes."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.words, self.lstm = torch.nn.Embedding(20, size), torch.nn.LSTM(size, size, bidirectional=True)
+
+    def forward(self, words: list[int]) -> torch.Tensor:
+        states, _ = self.lstm(self.words(torch.tensor(words)).unsqueeze(1))
+        return states.mean(0)
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(6, torch.float64), (9, torch.float32)], ids=str)
+def test_constants_in_cells_follow_size_and_dtype(size: int, dtype: torch.dtype) -> None:
+    """A plan whose cell holds a constant serves a model of another size or dtype, where its bytes are others."""
+    instances = [[1, 2, 3, 4], [5, 6, 7, 8], [9, 9, 9, 9]]
+    plan = plan_for(Tagger(6).eval(), instances)
+    assert any("constant" in line for cell in plan.cells.values() for line in cell.operations)
+
+    require_eager(Net(plan, Tagger(size).to(dtype).eval(), rebind=True), instances)
+
+
 class Reductions(torch.nn.Module):
     """Sum, mean, largest and smallest of rows of a table."""
 

@@ -25,6 +25,7 @@ from edbc.capture.semantics.autocast import without_state
 
 _WIDTH = re.compile(r"\b(?:bf16|f16|f32|f64)\b")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+_CONTENT = re.compile(r"(?<=\bconstant )[0-9a-f]{16}\b")
 _SHAPE = re.compile(r"\b(?:f|[iu]\d+|bool|c\d+)\[[\d,]*\]")
 
 
@@ -46,8 +47,9 @@ def meant(signature: str, planned: Iterable[str]) -> list[str]:
 
 
 def without_numbers(text: str) -> str:
-    """The text with `#` in place of numbers; digits of names stay."""
-    return _NUMBER.sub("#", text)
+    """The text with `#` in place of numbers and of what constants hold, whose bytes differ with size and dtype; digits
+    of names stay."""
+    return _NUMBER.sub("#", _CONTENT.sub("#", text))
 
 
 def without_dtypes(signature: str) -> str:
