@@ -36,7 +36,7 @@ import copy
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,7 @@ _SLACK = {torch.float64: 1e-12, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch
 _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, torch.float16: 0.25}
 """Definition (4): eager errors beyond this share of the scale."""
 Modes = Sequence[Replay] | None
+Replays = list[tuple[Replay, Replay]]
 SMALL = 256
 """Definition (5)."""
 
@@ -177,18 +178,40 @@ class Parity:
     def add_all(self, results: Sequence[Any], reads: Reads | None, eager: Eager, instances: Sequence[Any]) -> None:
         """Compare what a mini-batch of instances gave with eager; where it read values, with eager's replay
         (`edbc.tools.replay`)."""
-        replays = None if reads is None else [(Replay(each), Replay(each)) for each in reads.of_instance]
+        if reads is None:
+            for each in zip(results, *self._eager(eager, instances), strict=True):
+                self.add(*each)
+        else:
+            replayed = self._replayed(reads, eager, instances)
+            for each in zip(results, *replayed[:2], strict=True):
+                self.add(*each)
+            for known, (mine, double) in zip(reads.of_instance, replayed[2], strict=True):
+                numbers = floating(known), floating(known, mine), floating(known, double)
+                if numbers[0]:
+                    self.add(*({"numbers read": list(tensors)} for tensors in numbers))
+        self.pins = eager.pins
+
+    def _replayed(self, reads: Reads, eager: Eager, instances: Sequence[Any]) -> tuple[list[Any], list[Any], Replays]:
+        """Eager's results and float64's, and the replays. Where a read is of what nothing of the model went into and
+        was edbc's all the same (of a cell's result), counts differ, and reads of any tensor are paired."""
+        found = []
+        for models in ((eager.model, eager.twin), (None, None)):
+            replays = [(Replay(each, models[0]), Replay(each, models[1])) for each in reads.of_instance]
+            theirs, exact = self._eager(eager, instances, replays)
+            decisions = replace(self.decisions)
+            for known, (mine, double) in zip(reads.of_instance, replays, strict=True):
+                decisions.add(known, mine, double, _SLACK.get(eager.dtype, 0.0))
+            found.append((decisions, (theirs, exact, replays)))
+            if not decisions.fault:
+                break
+        self.decisions, result = min(found, key=lambda each: bool(each[0].fault))
+        return result
+
+    @staticmethod
+    def _eager(eager: Eager, instances: Sequence[Any], replays: Replays | None = None) -> tuple[list[Any], list[Any]]:
         with unchanged(instances):
             theirs = eager.run(instances, None if replays is None else [mine for mine, _ in replays])
-        exact = eager.reference(instances, None if replays is None else [double for _, double in replays])
-        for each in zip(results, theirs, exact, strict=True):
-            self.add(*each)
-        for known, (mine, double) in zip(reads.of_instance, replays, strict=True) if reads and replays else ():
-            self.decisions.add(known, mine, double, _SLACK.get(eager.dtype, 0.0))
-            numbers = floating(known), floating(known, mine), floating(known, double)
-            if numbers[0]:
-                self.add(*({"numbers read": list(tensors)} for tensors in numbers))
-        self.pins = eager.pins
+        return theirs, eager.reference(instances, None if replays is None else [double for _, double in replays])
 
     def _share(self) -> None:
         """Definition (5)."""

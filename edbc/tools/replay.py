@@ -4,7 +4,8 @@ Definitions.
 
 (1) A *replay* runs the model eagerly on one instance, and each read of a value that edbc had to compute gives what edbc
     read. So both do the same work, and outputs compare by the parity rule. Reads are paired in their order, by line,
-    shape and kind of number; what forward reads of tensors that the instance brings is its own.
+    shape and kind of number; what forward reads of tensors that nothing of the model went into (that the instance
+    brings, that forward makes) is its own, though the same line reads others the next time.
 (2) A read of integers or booleans is a *decision*. It *differs* where eager would have read another one. That is no
     fault where eager itself was undecided: the *margin*, by which its largest score is ahead of the one that edbc took
     (of `a > b`, the distance of a and b), is within the parity rule's tolerance for those scores. In float64 that is
@@ -14,12 +15,15 @@ Definitions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from edbc.capture.forward.fibers import Read
 from edbc.capture.semantics import rules
@@ -69,19 +73,34 @@ class Replayed:
 
 
 class Replay(TorchFunctionMode):
-    """Definition (1), of one instance: a context for the call of the model."""
+    """Definition (1), of one instance: a context for the call of the model. Without the model, reads of any tensor are
+    paired."""
 
-    def __init__(self, reads: Sequence[Read]):
+    def __init__(self, reads: Sequence[Read], model: nn.Module | None = None):
         super().__init__()
         self.reads = reads
+        self.model = model
         self.seen: list[Replayed] = []
         self._choices: dict[int, tuple[Any, Choice]] = {}
+        self._computed: dict[int, Any] = {}
+        """The memory that something of the model went into, kept so that its identity is nobody else's."""
 
     def anew(self) -> Replay:
         """The same with nothing read yet: what recurses deeply runs twice."""
         self.seen.clear()
-        self._choices.clear()
         return self
+
+    def __enter__(self) -> Replay:
+        if self.model is not None:
+            tensors = itertools.chain(self.model.parameters(), self.model.buffers())
+            self._computed = {memory: tensor for tensor in tensors for memory in _memory(tensor)}
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._choices.clear()
+        self._computed.clear()
 
     @property
     def fault(self) -> str:
@@ -97,9 +116,15 @@ class Replay(TorchFunctionMode):
         if is_read or name in rules.SHAPED_BY_VALUES or rules.is_mask(name, args):
             args = self._all_given(args)
         result = func(*args, **(kwargs or {}))
+        if self.model is not None and self._is_computed((args, kwargs)):
+            made = result if result is not None else args[:1]
+            self._computed.update((memory, made) for memory in _memory(made))
         if name in _BEST or name in _COMPARES or name in _SAME or name == "getitem":
             self._note(name, args, result)
         return result
+
+    def _is_computed(self, operands: Any) -> bool:
+        return not self._computed.keys().isdisjoint(_memory(operands))
 
     def _all_given(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments, and indices among them, as they are read."""
@@ -108,7 +133,7 @@ class Replay(TorchFunctionMode):
 
     def _given(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a read gives."""
-        if len(self.seen) == len(self.reads):
+        if len(self.seen) == len(self.reads) or not (self.model is None or self._is_computed(tensor)):
             return tensor
         site, ours = self.reads[len(self.seen)]
         if ours is None and user_location() == site:
@@ -135,6 +160,12 @@ class Replay(TorchFunctionMode):
                 self._choices[id(indices)] = indices, Choice(first.detach(), _BEST[name])
         elif isinstance(result, torch.Tensor) and id(first) in self._choices and result.numel() == first.numel():
             self._choices[id(result)] = result, self._choices[id(first)][1]
+
+
+def _memory(item: Any) -> set[int]:
+    """The identities of the memory of all tensors in a nest."""
+    tensors = [t for t in pytree.tree_leaves(item) if isinstance(t, torch.Tensor) and t.layout is torch.strided]
+    return {t.untyped_storage()._cdata for t in tensors}
 
 
 def _kind(tensor: torch.Tensor) -> tuple[bool, bool]:

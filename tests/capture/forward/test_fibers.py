@@ -80,6 +80,14 @@ class Peripheral(nn.Module):
         return torch.tanh(self.head(h))
 
 
+@edbc.cell
+class Length(nn.Module):
+    """The square of a vector's length; no weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * x).sum()
+
+
 class Reading(nn.Module):
     """`how(net, instance)` as a model; `instance` is a list of word numbers."""
 
@@ -91,6 +99,7 @@ class Reading(nn.Module):
         self.peeking = Peeking()
         self.out = nn.Linear(SIZE, 50)
         self.peripheral = Peripheral()
+        self.length = Length()
         self.register_buffer("zero", torch.zeros(SIZE))
         self.notes = SimpleNamespace(rows=[])
 
@@ -1318,6 +1327,47 @@ def test_a_decision_that_eager_would_not_take_is_told() -> None:
 
     assert not parity.holds
     assert "edbc read" in parity.decisions.fault
+
+
+def halting(net: Reading, words: list[int]) -> Any:
+    """The line that decides reads zeros that forward made before it reads what was computed."""
+    h, halted = net.encode(words), torch.zeros(2)
+    while (halted < 1.5).any():
+        h = torch.tanh(h + net.embedding.weight[words[0]])
+        halted = halted + torch.sigmoid(net.out(h)[:2])
+    return h, halted
+
+
+def norms_of(net: Reading, words: list[int]) -> Any:
+    """Numbers, and a line that reads a tensor of the instance's before it reads what was computed."""
+    x, seen = torch.tensor([float(word) for word in words[:2]]), []
+    for _ in range(3):
+        seen.append(float(x.norm()))
+        x = net.out(torch.tanh(x.sum() + net.encode(words)))[:2]
+    return x * seen[-1], seen
+
+
+def halving(net: Reading, words: list[int]) -> Any:
+    """A cell without weights of the instance's own: edbc computes what nothing of the model goes into."""
+    x = torch.tensor([float(word) for word in words])
+    halvings = 0
+    while bool(net.length(x) > 5):
+        x, halvings = x / 2, halvings + 1
+    return net.encode(words) * halvings
+
+
+@pytest.mark.parametrize("forward", [halting, norms_of, halving], ids=lambda forward: forward.__name__)
+def test_reads_of_what_forward_made_are_its_own(forward: Callable[[Any, Any], Any]) -> None:
+    """Though the same line reads what edbc computed the next time, and though a cell computes of nothing but these."""
+    model, instances = model_of(forward), some(6)
+    net = bound(model, instances)
+    with torch.no_grad():
+        results, prepared = net.run(instances)
+        parity = Parity()
+        parity.add_all(results, prepared.capture.reads, Eager(model), instances)
+
+    parity.require()
+    assert sum(map(len, prepared.capture.reads.of_instance)) > 0
 
 
 def test_a_replay_gives_what_was_read() -> None:
