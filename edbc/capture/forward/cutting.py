@@ -5,7 +5,8 @@ Definitions.
 (1) What runs now is *needed*: the values that instances wait for, others of calls whose values have been read before,
     as they will be asked for next, and what all of these are computed from. Other nodes *stay* in the recording and run
     with a later segment, in larger batches, as somebody who batches by hand would have it. They do not where forward
-    has switched gradients off on the way, or where more than MOST_WAITING have gathered: each cut looks at them again.
+    has switched gradients off on the way, or where more have gathered than MOST_WAITING, or PER_INSTANCE for each
+    instance that is still under way: every cut looks at them again, and few bring little company.
     Nodes that nobody will ever read are dropped.
 (2) A value is *carried* where it was computed now, and a stand-in for it is alive or a node that stays reads it. The
     carried values of a segment are its results, class by class; each class is a table, of which later segments read
@@ -45,7 +46,7 @@ the Segment, and gives None where it cannot tell."""
 _ref = attrgetter("ref")
 HEAD = 13
 """Numbers before the arrays that `buildloops.cut` gives."""
-MOST_WAITING = 128
+MOST_WAITING, PER_INSTANCE = 128, 8
 """Nodes that wait for company, at most; see definition (1)."""
 
 
@@ -162,7 +163,8 @@ class Cutting:
 
             num_operands = recorder.table.arrays().num_operands[as_longs(recorder.entries)]
             refuse_foreign(recorder.finish([]), parts.foreign, np.append(0, np.cumsum(num_operands)))
-        if parts.num_later > MOST_WAITING and len(parts.later_entries) > MOST_WAITING:
+        most = min(MOST_WAITING, PER_INSTANCE * len(wanted))
+        if parts.num_later > most and len(parts.later_entries) > most:
             parts = self._parts(live, wanted, aborted, False)
         if len(detached):
             detached = np.flatnonzero(np.isin(parts.nodes, detached))
