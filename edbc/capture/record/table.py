@@ -278,6 +278,9 @@ class TypeTable:
         self.functions: dict[str, type] = {}
         """Classes of torch.autograd.Function by the name that types have for them."""
         self._known_names: list[str] = []
+        self._names: set[str] = set()
+        self._last_number: dict[str, int] = {}
+        """Of those that begin with a name."""
         self._type_of_signature: dict[str, int] = {}
         self._slots: dict[Any, Slot] = {}
         self._source_of_key: dict[Any, int] = {}
@@ -294,6 +297,7 @@ class TypeTable:
         for name, signature in known:
             self._type_of_signature[signature] = len(self.types)
             self._known_names.append(name)
+            self._names.add(name)
             self.types.append(None)
         self.num_known = len(self.types)
         self.fusions = Fusions(self, patterns)
@@ -373,9 +377,13 @@ class TypeTable:
         return index if index < self.num_known else None
 
     def _unused_name(self, wanted: str) -> str:
-        taken = {*self._known_names, *(t.name for t in self.types if t is not None)}
-        numbered = (f"{wanted}.{number}" for number in itertools.count(2))
-        return next(name for name in itertools.chain([wanted], numbered) if name not in taken)
+        name, number = wanted, self._last_number.get(wanted, 1)
+        while name in self._names:
+            number += 1
+            name = f"{wanted}.{number}"
+        self._names.add(name)
+        self._last_number[wanted] = number
+        return name
 
     def add_site(self, index: int, site: str) -> None:
         """One more call site of a type, definition (4); nothing happens when it is known."""

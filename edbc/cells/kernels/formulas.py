@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from struct import pack, unpack
 
 from edbc.base.operations import FORMULAS, parse
@@ -56,12 +56,14 @@ class Vectors:
 
     def number(self, x: float) -> str:
         """A constant, as often as there are lanes."""
-        return self._numbers([x] * self.lanes)
+        return f"<{', '.join([self._number(x)] * self.lanes)}>"
 
     def _numbers(self, each: Sequence[float]) -> str:
-        rounded = each if self.width == 8 else [unpack("f", pack("f", x))[0] for x in each]
-        bits = [unpack("<Q", pack("<d", x))[0] for x in rounded]
-        return f"<{', '.join(f'{self.element} 0x{of:016X}' for of in bits)}>"
+        return f"<{', '.join(map(self._number, each))}>"
+
+    def _number(self, x: float) -> str:
+        (bits,) = unpack("<Q", pack("<d", x if self.width == 8 else unpack("f", pack("f", x))[0]))
+        return f"{self.element} 0x{bits:016X}"
 
     def two(self, operation: str, x: str, y: str) -> str:
         """`fadd` and the like."""
@@ -339,7 +341,8 @@ class Vectors:
 
     def formula(self, text: str, **operands: str) -> str:
         """What a formula computes of its operands; what stands in it twice is computed once."""
-        return _Rendering(self, operands).value(parse(text))
+        tree, keys = _parsed(text)
+        return _Rendering(self, operands, keys).value(tree)
 
 
 def _integers(lanes: int, x: int, kind: str = "i32") -> str:
@@ -363,13 +366,20 @@ class OfVectors:
         return vectors, vectors.mask(count)
 
 
+@lru_cache(maxsize=1024)
+def _parsed(text: str) -> tuple[ast.expr, dict[int, str]]:
+    """A formula, and of each node what tells equal ones, by the node's address; who reads it changes nothing."""
+    tree = parse(text)
+    return tree, {id(node): ast.dump(node) for node in ast.walk(tree)}
+
+
 class _Rendering:
-    def __init__(self, vectors: Vectors, operands: dict[str, str]):
-        self.vectors, self.operands = vectors, operands
+    def __init__(self, vectors: Vectors, operands: dict[str, str], keys: dict[int, str]):
+        self.vectors, self.operands, self.keys = vectors, operands, keys
         self.known: dict[str, str] = {}
 
     def value(self, node: ast.expr) -> str:
-        key = ast.dump(node)
+        key = self.keys[id(node)]
         if key not in self.known:
             self.known[key] = self._new(node)
         return self.known[key]

@@ -33,8 +33,10 @@ A layout decides what stands side by side in a product's source and result (`edb
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -72,6 +74,8 @@ class Values:
     def __init__(self) -> None:
         self._known: dict[tuple[Any, ...], V] = {}
         self._parts: dict[tuple[int, int, int], V] = {}
+        self._begins: dict[int, list[int]] = {}
+        """Where the pieces of concatenations begin, and where the last ends."""
 
     def _make(self, op: str, sources: tuple[V, ...], arg: Any, size: int) -> V:
         key = op, tuple(map(id, sources)), repr(arg) if op == "number" else arg, size
@@ -135,16 +139,16 @@ class Values:
         if v.is_elementwise:
             return self.map(v.op, [self.part(source, offset, size) for source in v.sources])
         if v.op == "cat":
-            return self.cat(self._inside(v.sources, offset, offset + size))
+            return self.cat(self._inside(v, offset, offset + size))
         return self._make("part", (v,), offset, size)
 
-    def _inside(self, pieces: Sequence[V], begin: int, end: int) -> Iterator[V]:
-        at = 0
-        for piece in pieces:
-            first, last = max(begin - at, 0), min(end - at, piece.size)
-            if first < last:
-                yield self.part(piece, first, last - first)
-            at += piece.size
+    def _inside(self, v: V, begin: int, end: int) -> Iterator[V]:
+        begins = self._begins.get(id(v))
+        if begins is None:
+            begins = self._begins[id(v)] = list(accumulate((piece.size for piece in v.sources), initial=0))
+        for k in range(bisect_right(begins, begin) - 1, bisect_left(begins, end)):
+            first, last = max(begin, begins[k]), min(end, begins[k + 1])
+            yield self.part(v.sources[k], first - begins[k], last - first)
 
     def map(self, op: str, sources: Sequence[V]) -> V:
         """`op(*sources)` element by element. Where a source is a concatenation, its borders cut the others, so that no
