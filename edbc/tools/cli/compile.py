@@ -115,7 +115,9 @@ def _eager(compiled: Any) -> Iterator[str]:
     if compiled.plan.run is None:
         return
     yield f"  run: eager, because {compiled.plan.run.eager}"
-    yield f"    batched it takes {1 / compiled.gain:.1f} times as long here; 'edbc run --force' does it all the same"
+    first = "the first time " if compiled.captured.unseen else ""
+    times = f"{1 / compiled.gain:.1f} times"
+    yield f"    batched it takes {first}{times} as long here; 'edbc run --force' does it all the same"
     if compiled.captured_gain is not None:
         yield f"    captured instances run {'batched' if compiled.plan.run.captured else 'so too'}: \
 {compiled.captured_gain:.1f} x eager"

@@ -63,10 +63,18 @@ from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weights.weightsfile import Weights
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
-from edbc.tools.compile.decisions import Decisions, Sample, decide
+from edbc.tools.compile.decisions import FEW, Decisions, Sample, decide, runs_out
 from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.compile.unplanned import SegmentsUnplanned
-from edbc.tools.compile.worth import alone_gain_of, captured_gain_of, gain_of, is_eager_better, reason
+from edbc.tools.compile.worth import (
+    alone_gain_of,
+    captured_gain_of,
+    gain_of,
+    is_eager_better,
+    reason,
+    reason_of_new,
+    unseen_gain_of,
+)
 from edbc.tools.parity import Eager, Parity, parity_of
 
 BATCH = 32
@@ -117,6 +125,8 @@ class Captured:
     """See `Plan`."""
     reads: tuple[str, ...] = ()
     """Lines that read values."""
+    unseen: list[Any] = field(default_factory=list)
+    """Some that nothing was learned from, where types do not run out (`tools.compile.decisions`, definition (6))."""
     split: bool = True
     """Whether eager parts are looked for."""
 
@@ -239,9 +249,13 @@ def _worth_of(compiled: Compiled, eager: Eager, stood: Plan | None, report: Prog
     if net.dtype is not torch.float32 or structure_cache(captured.file.module) is not None:
         return compiled
     report("gain", 0, 1, {"name": "batched and eager take turns"})
-    gains = gain_of(net, eager, captured.instances)
+    gains = gain_of(net, eager, captured.instances) if not captured.unseen else (
+        unseen_gain_of(net, eager, captured.unseen))  # fmt: skip
     found = replace(compiled, gain=statistics.median(gains))
     if is_eager_better(gains, None if stood is None else stood.run is not None):
+        if captured.unseen:
+            why = reason_of_new(len(captured.instances), len(captured.types))
+            return replace(found, plan=replace(plan, run=RunAs(why, None)))
         metrics = measure(plan, captured)
         why = reason(len(captured.instances), int(metrics["nodes"]), int(metrics["batches"]))
         of_captured = captured_gain_of(net, eager, captured.instances)
@@ -299,7 +313,13 @@ def capture_for_compiling(
     refs = tuple(FileRef(Path(p).name, file_sha256(p)) for p in inputs)
     report("cells", 0, 1, {})
     code = Regions(model, Closed(model))
-    found = decide(Sample(model, code, training[0]), decided or Decisions())
+    sample = Sample(model, code, training[0])
+    unseen: list[Any] = []
+    if not runs_out(sample):
+        unseen = training[0][FEW : 2 * FEW]
+        training, fresh = [training[0][:FEW]], [batch for batch in fresh if len(batch) <= FEW]
+        sample = Sample(model, code, training[0])
+    found = decide(sample, decided or Decisions())
     view, table = found.of(model, code)
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
@@ -329,6 +349,7 @@ def capture_for_compiling(
     return Captured(
         file, config, model, view, table, training[0], learned_on, held_out, segments[0], types, table_index,
         trained_on, found.automatic, found.ragged, fused_lines(table, types, table_index), tuple(sorted(sites)),
+        unseen,
     )  # fmt: skip
 
 

@@ -14,7 +14,10 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (5) Without rows each constant that an instance brings or makes takes CONSTANT_US, with what it is computed from. Where
     half of the instances are alike others (`capture.alike.alike`), they are joined and not recorded: a node costs
     JOIN_US then, and a constant nothing.
-(6) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
+(6) A type per size that nobody meets again makes compiling long and plans large. Where each instance of the sample's
+    last quarter brings NEW_TYPES, with the ragged classes of those before, types *do not run out*: FEW instances serve
+    as the sample, and batching is measured on others (`tools.compile.worth`).
+(7) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
     function of whole runs that torch runs.
 """
 
@@ -68,6 +71,8 @@ from edbc.tools.compile.unplanned import SegmentsUnplanned
 KEPT = 4
 FAR = 1.5
 """Where one of rows and types per size costs so much more than the other, little of it is tried."""
+NEW_TYPES, FEW = 4, 8
+"""Definition (6)."""
 AHEAD = 1_000
 """Mini-batches that a plan is compiled for: they share what types to come cost."""
 
@@ -127,14 +132,30 @@ class Sample:
         self.recorded(*way)
         return self._known.pop(way)
 
-    def recorded_by(self, view: ModelView, table: TypeTable, sizes: Sizes | None = None) -> _Recorded:
-        """By a view and into a table, in segments."""
+    def recorded_by(self, view: ModelView, table: TypeTable, sizes: Sizes | None = None,
+                    instances: Sequence[Any] | None = None) -> _Recorded:  # fmt: skip
+        """By a view and into a table, in segments; all instances, or some of them."""
         shadow, recorder = recording_shadow(view, table)
         recorder.sizes = sizes
-        with unchanged(self.instances):
+        instances = self.instances if instances is None else instances
+        with unchanged(instances):
             run_segment = SegmentsUnplanned(self.model, view, table)
-            parts = run_segment.taken(capture(shadow, recorder, self.instances, run_segment))
+            parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
         return _Recorded(view, table, recorder, parts, sizes)
+
+
+def runs_out(sample: Sample) -> bool:
+    """Whether the types of instances that are to come are mostly those of the sample: definition (6). Three recordings
+    more, of parts, where the sample has many types."""
+    count = len(sample.instances)
+    if count <= FEW or len(sample.recorded().table.types) < NEW_TYPES * count:
+        return True
+    border = 3 * count // 4
+    first = Sample(sample.model, sample.code, sample.instances[:border])
+    recorded = first.recorded(ragged_classes(first))
+    known = len(recorded.table.types)
+    first.recorded_by(recorded.view, recorded.table, instances=sample.instances[border:])
+    return len(recorded.table.types) - known < NEW_TYPES * (count - border)
 
 
 def decide(sample: Sample, given: Decisions) -> Decided:
@@ -279,7 +300,7 @@ def _runs_that_go(recorder: Recorder) -> float:
 
 
 def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> float:
-    """What calls of torch take for a type of so many nodes and batches, definition (6)."""
+    """What calls of torch take for a type of so many nodes and batches, definition (7)."""
     node_type, entry = table.types[kind], table.operation_of_type.get(kind)
     assert node_type is not None
     if node_type.is_run:

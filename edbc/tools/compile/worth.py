@@ -43,6 +43,8 @@ KEPT = {True: 1.15, False: 0.85}
 TURNS = 5
 ALONE = 8
 """Instances that run alone in a turn."""
+NEW = "each instance brings"
+"""How a reason of definition (4) begins."""
 SECONDS = 3.0
 """For recording mini-batches before the turns, at most."""
 
@@ -56,6 +58,13 @@ def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
     if net.alike is not None:
         net.alike.judge()
     return _turns(lambda: eager.run(instances), lambda: net.run(list(instances)), instances)
+
+
+@torch_threads(1)
+@torch.no_grad()
+def unseen_gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
+    """The same of instances that are run for the first time, definition (4)."""
+    return [_seconds(lambda: eager.run(instances), instances) / _seconds(lambda: net.run(list(instances)), instances)]
 
 
 @torch_threads(1)
@@ -101,8 +110,13 @@ def _seconds(function: Callable[[], object], instances: Sequence[Any]) -> float:
 
 
 def is_eager_better(gains: Sequence[float], stood: bool | None = None) -> bool:
-    """Definitions (2) to (4); `stood` is what the plan that is written over says, None without one."""
+    """Definitions (2) to (5); `stood` is what the plan that is written over says, None without one."""
     return statistics.median(gains) < (LIMIT if stood is None else KEPT[stood])
+
+
+def reason_of_new(instances: int, types: int) -> str:
+    """Why batching does not pay where types do not run out."""
+    return f"{NEW} some {types // max(instances, 1)} types of its own: sizes in it are parts of shapes"
 
 
 def reason(instances: int, nodes: int, batches: int) -> str:
@@ -115,6 +129,9 @@ def reason(instances: int, nodes: int, batches: int) -> str:
 
 def what_would_help(plan: Plan) -> Iterator[str]:
     """What makes batching pay where it does not, a line each."""
+    if plan.run is not None and plan.run.eager.startswith(NEW):
+        yield "sizes of few values, as buckets have: instances of equal sizes share types"
+        return
     if not any(t.signature.startswith("cell ") for t in plan.types):
         yield "move what is always computed together into a method that reads its arguments and weights alone: a cell"
     if plan.trained_on.nodes == plan.trained_on.instances:

@@ -22,7 +22,7 @@ from edbc.plan.plan import RunAs
 from edbc.plan.reader import read_plan
 from edbc.plan.writer import plan_text
 from edbc.run.session import Net
-from edbc.tools.compile import compiler
+from edbc.tools.compile import compiler, decisions
 from edbc.tools.compile.worth import ALONE, CLEAR, TURNS, alone_gain_of, captured_gain_of, gain_of, is_eager_better
 from edbc.tools.parity import Eager
 
@@ -303,3 +303,57 @@ def test_the_reason_survives_the_plan(plan: Path) -> None:
     assert read_plan(plan).run == RunAs(
         "recording 15 nodes of an instance costs more than running 18.6 of them at a time saves"
     )
+
+
+SIZES = '''"""Images of every size through convolutions."""
+
+import random
+
+import torch
+from torch import nn
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Conv2d(1, 1, 3, padding=1) for _ in range(6))
+
+    def forward(self, image):
+        for layer in self.layers:
+            image = layer(image)
+        return image.amax((2, 3))
+
+
+def build():
+    return Images().eval()
+
+
+def sample(count, seed):
+    draw = random.Random(seed)
+    return [torch.ones(1, 1, draw.randint(3, MOST), draw.randint(3, MOST)) for _ in range(count)]
+'''
+
+
+def test_types_without_end_are_few_in_the_plan_and_measured_on_new_instances(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each image has a size of its own: a plan of some, that says `run: eager` with the reason and what would help, and
+    is checked as it is compiled. Where sizes are few the whole sample serves."""
+    for module in (compiler, decisions):
+        monkeypatch.setattr(module, "FEW", 2)
+    (tmp_path / "images.py").write_text(SIZES.replace("MOST", "40"))
+    compiled = command("compile", tmp_path / "images.py", "-o", tmp_path / "images.yaml", "--measure-gain",
+                       "--policy", "critical")  # fmt: skip
+    plan = read_plan(tmp_path / "images.yaml")
+
+    assert plan.trained_on.instances == 2
+    assert plan.run is not None
+    assert plan.run.eager.startswith("each instance brings some ")
+    assert "batched it takes the first time " in compiled.stdout
+    assert "what would help: sizes of few values, as buckets have" in compiled.stdout
+    assert command("check", tmp_path / "images.yaml").exit_code == 0
+
+    (tmp_path / "images.py").write_text(SIZES.replace("MOST", "4"))
+    few = compiler.compile_model(tmp_path / "images.py", policy="critical", measure_gain=False)
+    assert few.plan.trained_on.instances == compiler.BATCH
+    assert not few.captured.unseen
