@@ -1,9 +1,9 @@
 """Model files: finding, hashing and importing the user's Python file, and calling its functions.
 
 A model file (docs/model-files.md) defines `build(**config)`, `sample(count, seed)`, and `load(*paths, **config)` where
-it reads files. Its hash covers the file and the modules that it imports from its own folder, found by reading
-import statements, not by executing them, with line ends normalised; so a plan can be checked against it before
-anything of it runs.
+it reads files. Its hash covers the file and the modules that it imports from its own folder and from packages there,
+found by reading import statements, not by executing them, with line ends normalised; so a plan can be checked against
+it before anything of it runs.
 """
 
 from __future__ import annotations
@@ -188,17 +188,18 @@ def hash_model_file(path: str | Path) -> str:
     """sha256 of the model file and the local modules that it imports, directly or not. Executes nothing."""
     require_file(path, "a model file", ModelError, "check the path")
     digest = hashlib.sha256()
-    for part in hashed_files(path):
+    for name, part in hashed_files(path).items():
         data = part.read_bytes().replace(b"\r\n", b"\n")
-        digest.update(f"{part.name}:{len(data)}\n".encode())
+        digest.update(f"{name}:{len(data)}\n".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
-def hashed_files(path: str | Path) -> list[Path]:
-    """What `hash_model_file` covers: the file, then the others."""
+def hashed_files(path: str | Path) -> dict[str, Path]:
+    """What `hash_model_file` covers, by what it is called in the file's folder: the file, then the others."""
     file = Path(path).resolve()
-    return sorted(_local_files(file), key=lambda part: (part != file, part.name))
+    named = {part.relative_to(file.parent).as_posix(): part for part in _local_files(file)}
+    return dict(sorted(named.items(), key=lambda item: (item[1] != file, item[0])))
 
 
 def file_sha256(path: str | Path) -> str:
@@ -219,7 +220,7 @@ def unknown_key(key: str, known: Iterable[str], noun: str = "config key") -> str
 
 
 def _local_files(path: Path) -> set[Path]:
-    """The file and all modules of its own folder that it imports."""
+    """The file and all modules of its own folder, and of packages there, that it imports."""
     found: set[Path] = set()
     waiting = [path]
     while waiting:
@@ -227,15 +228,24 @@ def _local_files(path: Path) -> set[Path]:
         if file in found:
             continue
         found.add(file)
-        for name in _imported_names(file, file.read_bytes()):
-            for candidate in (path.parent / f"{name}.py", path.parent / name / "__init__.py"):
-                if candidate.is_file():
-                    waiting.append(candidate)
+        for level, name in _imported_names(file, file.read_bytes()):
+            folder = file.parents[level - 1] if level else path.parent
+            if folder.is_relative_to(path.parent):
+                waiting += _files_named(folder, name)
     return found
 
 
+def _files_named(folder: Path, name: str) -> Iterator[Path]:
+    """The files that importing `package.module.name` from a folder runs; a name that is no module has none."""
+    for part in name.split("."):
+        ways = folder / part / "__init__.py", folder / f"{part}.py"  # the order in which Python looks
+        yield from [way for way in ways if way.is_file()][:1]
+        folder /= part
+
+
 @lru_cache(maxsize=256)  # models of a folder share files, and a run hashes its model more than once
-def _imported_names(file: Path, source: bytes) -> Set[str]:
+def _imported_names(file: Path, source: bytes) -> Set[tuple[int, str]]:
+    """What its import statements name, `from` what they name and from how many folders up, 0 from the outermost."""
     try:
         tree = ast.parse(source, filename=str(file))
     except (MemoryError, RecursionError):  # the parser's own limits
@@ -245,22 +255,20 @@ def _imported_names(file: Path, source: bytes) -> Set[str]:
         raise ModelError(
             f"{file.name}{f':{line}' if line else ''}: expected Python, got a syntax error: {error}"
         ) from None
-    names: set[str] = set()
+    names: set[tuple[int, str]] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level <= 1:
-            names.add(node.module.split(".")[0])
+            names |= {(0, alias.name) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {(node.level, ".".join(filter(None, (node.module, alias.name)))) for alias in node.names}
     return frozenset(names)
 
 
 def _import(path: Path, sha256: str) -> ModuleType:
     """The module, with its folder on sys.path for its own imports, and no sibling of the same name from elsewhere."""
     folder = str(path.parent)
-    for sibling in path.parent.glob("*.py"):
-        loaded = getattr(sys.modules.get(sibling.stem), "__file__", None)
-        if loaded not in (None, str(sibling)) and not is_installed(str(loaded)):
-            del sys.modules[sibling.stem]
+    for name in [name for name in _siblings(path.parent) if _is_elsewhere(path.parent, name)]:
+        del sys.modules[name]
     if folder in sys.path:
         sys.path.remove(folder)
     sys.path.insert(0, folder)
@@ -279,10 +287,31 @@ def _import(path: Path, sha256: str) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    beside = {file.stem: (sys.modules.get(file.stem), str(file)) for file in path.parent.glob("*.py")}
-    _SIBLINGS[name] = {stem: found for stem, (found, file) in beside.items()
-                       if found is not None and getattr(found, "__file__", None) == file}  # fmt: skip
+    _SIBLINGS[name] = {each: found for each, found in _siblings(path.parent).items() if _is_beside(path.parent, each)}
     return module
+
+
+def _siblings(folder: Path) -> dict[str, ModuleType]:
+    """Loaded modules that are called as what stands in the folder is, those of packages among them."""
+    own = {file.stem for file in folder.glob("*.py")} | {file.parent.name for file in folder.glob("*/*.py")}
+    return {name: module for name, module in sys.modules.items() if name.partition(".")[0] in own}
+
+
+def _is_beside(folder: Path, name: str) -> bool:
+    """Whether a loaded module, or the package that it is in, stands in the folder."""
+    outer = name.partition(".")[0]
+    return _place(outer) in [str(folder / place) for place in (f"{outer}.py", f"{outer}/__init__.py", outer)]
+
+
+def _is_elsewhere(folder: Path, name: str) -> bool:
+    place = _place(name.partition(".")[0])
+    return place is not None and not _is_beside(folder, name) and not is_installed(place)
+
+
+def _place(name: str) -> str | None:
+    """The file of a loaded module, the folder of a package without one."""
+    module = sys.modules.get(name)
+    return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
 
 
 def is_installed(file: str) -> bool:

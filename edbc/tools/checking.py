@@ -182,7 +182,7 @@ def require_same_model(plan: Plan | StaticPlan, model: Path) -> None:
     require_file(model, "the plan's model file", StaleError, "name it with --model FILE")
     have = hash_model_file(model)
     if have != plan.model.sha256:
-        imported = ", ".join(one_line(part.name) for part in hashed_files(model)[1:])
+        imported = ", ".join(one_line(name) for name in list(hashed_files(model))[1:])
         raise StaleError(
             f"{model}: expected the model file that the plan was compiled from (sha256 {plan.model.sha256[:16]}..."
             f"{f', with {imported}, which it imports: any of them may have changed' if imported else ''}), "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import threading
 from collections import deque
@@ -16,7 +18,7 @@ from helpers import bound, captured
 from torch import nn
 
 from edbc.errors import CheckFailed, ModelError, UnsupportedError
-from edbc.run.modelfile import import_model_file
+from edbc.run.modelfile import hash_model_file, hashed_files, import_model_file
 from edbc.run.session import Net
 from edbc.tools.parity import Parity
 
@@ -97,6 +99,60 @@ def test_a_sibling_takes_no_library_away(tmp_path: Path) -> None:
     import numpy
 
     assert numpy is np
+
+
+def write_package(folder: Path, value: int) -> Path:
+    """A model file that imports from two packages beside it, by all kinds of import statements; where it is."""
+    files = {
+        "layers/__init__.py": "from . import kinds\n",
+        "layers/kinds.py": f"from .deep.cells import VALUE\nfrom layers.deep import unused\nassert VALUE == {value}\n",
+        "layers/deep/cells.py": "from ..sizes import VALUE\n",
+        "layers/deep/unused.py": "",
+        "layers/sizes.py": f"VALUE = {value}\n",
+        "layers/other.py": "",
+        "data/__init__.py": "",
+        "net.py": "import data, layers.kinds\n" + MODEL,
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "net.py"
+
+
+def test_packages_beside_a_model_are_its_own(tmp_path: Path) -> None:
+    """Two model files, each with a package of the same name: each gets its own, the first again when asked again."""
+    for folder, value in (("a", 1), ("b", 2), ("a", 1)):
+        path = tmp_path / folder / "net.py" if (tmp_path / folder).exists() else write_package(tmp_path / folder, value)
+        assert value == import_model_file(path).module.layers.kinds.VALUE
+        assert value == sys.modules["layers.sizes"].VALUE
+
+
+def test_the_hash_covers_what_is_imported_from_packages(tmp_path: Path) -> None:
+    """A module of a package is part of the model, whatever statement imports it; one that nobody imports is none."""
+    path = write_package(tmp_path, 1)
+    used = ["data/__init__.py", "layers/__init__.py", "layers/deep/cells.py", "layers/deep/unused.py",
+            "layers/kinds.py", "layers/sizes.py"]  # fmt: skip
+    assert list(hashed_files(path)) == ["net.py", *used]
+    before = hash_model_file(path)
+    for name in used:
+        text = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(text + "# changed\n")
+        assert hash_model_file(path) != before
+        (tmp_path / name).write_text(text)
+    assert hash_model_file(path) == before
+
+
+def test_the_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
+    """Two packages have files of one name; their order is not that of a set."""
+    path = write_package(tmp_path, 1)
+    code = f"from edbc.run.modelfile import hash_model_file; print(hash_model_file({str(path)!r}))"
+    told = {
+        subprocess.check_output(
+            [sys.executable, "-c", code], text=True, env={**os.environ, "PYTHONHASHSEED": str(seed)}
+        )
+        for seed in range(4)
+    }
+    assert told == {hash_model_file(path) + "\n"}
 
 
 class Returns(nn.Module):
