@@ -14,6 +14,7 @@ Shapes are found by running the traced graph on meta tensors, which hold no data
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,6 +100,36 @@ def unstacked(results: Any, count: int) -> list[Any]:
             )
     rows = [[leaf[i : i + 1].clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves] for i in range(count)]
     return [pytree.tree_unflatten(row, spec) for row in rows]
+
+
+@torch.no_grad()
+def require_stacking(model: nn.Module, instances: Sequence[Any], where: str) -> None:
+    """Run instances as one and each by itself. Raises UnsupportedError where that is not the same, as where their
+    leading 1 is a channel, or forward a mean over it."""
+    each = list(itertools.islice(itertools.cycle(instances), 2))
+    try:
+        whole = unstacked(model(stacked(each)), len(each))
+    except Exception as error:
+        got = described(error)
+    else:
+        pairs = [pytree.tree_leaves(results) for results in zip(whole, map(model, each), strict=True)]
+        if all(len(of) % 2 == 0 and all(map(_alike, of[: len(of) // 2], of[len(of) // 2 :])) for of in pairs):
+            return
+        got = "other results"
+    raise UnsupportedError(
+        f"{where}: expected the first dimension of instances to be a batch's, so that forward of two as one gives what "
+        f"it gives for each, got {got}; compile without --profile, as a dynamic model"
+    )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Roughly: numbers are compared in earnest when all is compiled."""
+    if not isinstance(one, Tensor) or not isinstance(other, Tensor):
+        return type(one) is type(other)
+    if one.shape != other.shape or one.dtype != other.dtype or not other.is_floating_point() or not other.numel():
+        return one.shape == other.shape and torch.equal(one, other)
+    error = torch.finfo(other.dtype).eps ** 0.5 * float(other.abs().max().nan_to_num())
+    return torch.allclose(one, other, 0.0, error, equal_nan=True)
 
 
 def trace(model: nn.Module, instance: Any, where: str) -> Traced:

@@ -74,6 +74,24 @@ class Reads(Images):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
+class OneChannel(nn.Module):
+    """A picture without a batch dimension, of one channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Conv2d(1, 2, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.a(x).sum(0, keepdim=True)
+
+
+class Centred(Images):
+    """A mean over the batch, of one image itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.mean(0, keepdim=True) + 1)
+
+
 def images(count: int, height: int = 6, seed: int = 0) -> list[Tensor]:
     """Random images of one shape."""
     return list(torch.randn(count, 1, 3, height, 6, generator=torch.Generator().manual_seed(seed)))
@@ -117,8 +135,10 @@ def test_a_convolutional_network_is_compiled_in_stages(net: StaticNet, model: nn
 @pytest.mark.parametrize(
     ("model", "instances"),
     [(Recurrent(), images(3)), (Rows(), [torch.randn(1, 6)] * 3), (Reads(), images(3)),
-     (Images(), [*images(2), *images(2, height=7)]), (Images(), [image[0] for image in images(3)])],
-    ids=["repeats", "no convolution", "reads values", "other shapes", "no batch dimension"],
+     (Images(), [*images(2), *images(2, height=7)]), (Images(), [image[0] for image in images(3)]),
+     (OneChannel(), [image[0, :1] for image in images(3)]), (Centred(), images(3))],
+    ids=["repeats", "no convolution", "reads values", "other shapes", "no batch dimension", "one channel",
+         "over the batch"],
 )  # fmt: skip
 def test_other_models_are_compiled_in_batches(model: nn.Module, instances: list[Tensor]) -> None:
     """A model in which layers repeat, that has no convolution, reads values, or whose instances do not stack."""
@@ -129,6 +149,9 @@ def test_stages_can_be_asked_for_and_declined(tmp_path: Path) -> None:
     """`stages=True` says why not; `stages=False` compiles in batches; options of the other kind are told."""
     with pytest.raises(UnsupportedError, match="does the same operations"):
         edbc.compile(Reads(), images(2), stages=True)
+    for model, instances in ((OneChannel(), [image[0, :1] for image in images(3)]), (Centred(), images(3))):
+        with pytest.raises(UnsupportedError, match="the first dimension of instances to be a batch's"):
+            edbc.compile(model.eval(), instances, stages=True)
     with pytest.raises(InputError, match=r"trials: .* stages=False"):
         edbc.compile(Images(), images(2), trials=20)
     dynamic = edbc.compile(Images(), images(2), stages=False, trials=20, measure_gain=False, plan=tmp_path / "p.yaml")

@@ -2,11 +2,11 @@
 
 (1) A model file is, where its made-up instances stack (`edbc.stages.capture`) and costs of stages are at hand, in a
     table that is named or stands beside the plan, or are to be measured (`--profile`). Others are compiled in batches.
-(2) An object is, where its instances stack, forward can be traced, and in the trace a convolution runs and no module
-    twice. Then nothing repeats inside an instance, so batches could hold whole instances only, and of convolutions
-    these gain nothing. Networks of linear layers alone stay dynamic, as their rows batch natively and train. The costs
-    are those of the table beside the plan, else measured. `stages=True` asks for it, with the reason why not as an
-    error, `stages=False` for batches.
+(2) An object is, where its instances stack, forward of two as one is that of each, forward can be traced, and in the
+    trace a convolution runs and no module twice. Then nothing repeats inside an instance, so batches could hold whole
+    instances only, and of convolutions these gain nothing. Networks of linear layers alone stay dynamic, as their rows
+    batch natively and train. The costs are those of the table beside the plan, else measured. `stages=True` asks for
+    it, with the reason why not as an error, `stages=False` for batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edbc.plan.static import write_static_plan
 from edbc.run.modelfile import import_model_file
 from edbc.run.weights.weightsfile import weights_for
 from edbc.stages import Stages
-from edbc.stages.capture import Traced, is_stackable, trace
+from edbc.stages.capture import Traced, is_stackable, require_stacking, trace
 from edbc.stages.table import CostTable, read_table, table_for, table_path, write_table
 from edbc.tools.staged.compiling import CompiledStatic, compile_static
 
@@ -104,6 +104,7 @@ def is_static_object(given: ModelObject) -> bool:
     if not any(isinstance(module, CONVOLUTIONS) for module in given.model.modules()) or not is_stackable(instances):
         return False
     try:
+        require_stacking(given.model, instances, given.name)
         traced = trace(given.model, instances[0], given.name)
     except UnsupportedError:
         return False

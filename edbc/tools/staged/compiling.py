@@ -26,7 +26,7 @@ from edbc.run.backend import require_device
 from edbc.run.modelfile import Config, ModelFile
 from edbc.run.weights.weightsfile import Weights
 from edbc.stages import Stages
-from edbc.stages.capture import cast
+from edbc.stages.capture import cast, require_stacking
 from edbc.stages.cpu.execute import Wrap
 from edbc.stages.devices import STREAMS, gpu_name, machine_of, measuring, net_of
 from edbc.stages.forms import OPEN, chosen_form, chosen_kernels, measured_forms, measured_kernels
@@ -101,7 +101,9 @@ def compile_static(
         model.to(on, getattr(torch, dtype)),
         stages.threads or (num_cores() if on.type == "cpu" else STREAMS),
     )
-    static = StaticModel(model, cast(given.sample(1, seed, config)[0], getattr(torch, dtype), on), given.name)
+    some = [cast(instance, getattr(torch, dtype), on) for instance in given.sample(2, seed, config)]
+    static = StaticModel(model, some[0], given.name)
+    require_stacking(model, some, given.name)
     name, proven = table_path(plan).name, stages
     asked: dict[str, Any] = {
         "device": device_name(on.type), "threads": threads, "dtype": dtype, "batch_size": stages.batch
