@@ -38,6 +38,7 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
+from edbc.capture.forward.contents import version_of
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.symbols import Index, Mask
@@ -47,7 +48,7 @@ from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, changed_alone, is_alone, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
 from edbc.capture.record.lookup import looked_up, looks_up_numbers
-from edbc.capture.record.recorder import Recorder, version_of
+from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.special import embedded
 from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs

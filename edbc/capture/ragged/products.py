@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from edbc.capture.forward.contents import holds, version_of
 from edbc.capture.ragged.across import reduce_rows
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.rows import is_tensor, rows_of
@@ -135,6 +136,7 @@ class _Nonzeros(NamedTuple):
     """Where a matrix has numbers, row by row, and these where they are not all 1."""
 
     matrix: torch.Tensor
+    copied: torch.Tensor
     rows: torch.Tensor
     columns: np.ndarray
     factors: torch.Tensor | None
@@ -142,14 +144,16 @@ class _Nonzeros(NamedTuple):
 
 def _nonzeros(rec: Recorder, matrix: torch.Tensor) -> _Nonzeros:
     """Read once for all products of a mini-batch."""
-    key = id(matrix), 0 if matrix.is_inference() else matrix._version
+    key = id(matrix), version_of(matrix)
     known: _Nonzeros | None = rec.nonzeros.get(key)
-    if known is None:
+    if known is None or not holds(matrix, known.copied):
         dense = matrix.to_dense() if matrix.layout is not torch.strided else matrix
         rows, columns = dense.nonzero(as_tuple=True)
         factors = dense[rows, columns]
         is_all_one = bool((factors == 1).all())
-        known = rec.nonzeros[key] = _Nonzeros(matrix, rows, columns.numpy(), None if is_all_one else factors)
+        known = rec.nonzeros[key] = _Nonzeros(
+            matrix, dense.clone(), rows, columns.numpy(), None if is_all_one else factors
+        )
     return known
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edbc.capture.forward.contents import Written, holds, version_of
 from edbc.capture.ragged.program import ALIAS, JOIN, Triple
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
@@ -49,14 +50,22 @@ class Pool(list[torch.Tensor]):
 
     def append(self, row: torch.Tensor) -> None:
         """One row, which may change from then on where it requires no gradient."""
+        self.copied(row)
+
+    def copied(self, row: torch.Tensor) -> Written | torch.Tensor:
+        """One row, which may change from then on where it requires no gradient; the copy that is kept."""
         if row.requires_grad:
             self._end_written()
             self._add(row, 1)
-            return
+            return row
+        begin = len(self.written)
         try:
             self.write(row.numpy())
         except (TypeError, ValueError, RuntimeError):  # no type of NumPy's, elements in another order or elsewhere
-            self.add(row.clone().unsqueeze(0))
+            copied = row.clone()
+            self.add(copied.unsqueeze(0))
+            return copied
+        return Written(self.written, begin)
 
     def write(self, elements: Any) -> None:
         """One row, by its memory."""
@@ -119,13 +128,13 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
     here for what they always are."""
     if tensor.dtype is torch.int64 and tensor.ndim == 1 and len(tensor):
         return rec.rows_of_numbers(rec.numbers_of(tensor))
-    version = 0 if tensor.is_inference() else tensor._version
-    key = "rows", id(tensor), version, dim
+    key = "rows", id(tensor), version_of(tensor), dim
     known = rec.ragged_constants.get(key)
-    if known is not None:
-        return Ragged(rec, known[1].refs, known[1].row, dim)
     moved = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    moved = (moved.movedim(dim, 0) if dim else moved).clone(memory_format=torch.contiguous_format)
+    moved = moved.movedim(dim, 0) if dim else moved
+    if known is not None and holds(moved, known[2]):
+        return Ragged(rec, known[1].refs, known[1].row, dim)
+    moved = moved.clone(memory_format=torch.contiguous_format)
     count = moved.shape[0]
     slot = rec.slot_of_constant(moved.shape[1:], tensor.dtype)[1]
     refs = range(0)
@@ -141,7 +150,7 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
     elif count:
         refs = rec.constant_rows(moved)
     found = Ragged(rec, refs, slot, dim)
-    rec.ragged_constants[key] = tensor, found
+    rec.ragged_constants[key] = tensor, found, moved
     return found
 
 

@@ -31,6 +31,7 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
+from edbc.capture.forward.contents import Written, holds, version_of
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.masks import made_of_sizes
@@ -155,14 +156,6 @@ class OfStacks(NamedTuple):
     """The entry of a function some of whose arguments are stacks: nodes, where they are none yet, before its own."""
 
     entry: Entry
-
-
-def version_of(tensor: torch.Tensor) -> int:
-    """How often a tensor has changed; inference tensors do not tell."""
-    try:
-        return tensor._version
-    except RuntimeError:
-        return 0
 
 
 def _is_number(value_class: ValueClass) -> bool:
@@ -487,7 +480,7 @@ class Recorder:
 
     def forget_externals(self) -> None:
         """From now on, nothing refers to an external that exists already."""
-        self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value]] = {}
+        self._constant_of_id: dict[int, tuple[torch.Tensor, int, Value, Written | torch.Tensor]] = {}
         self._constant_of_key: dict[Any, Value] = {}
         self._whole: dict[Any, Value] = {}
         self.zeros: set[int] = set()
@@ -503,7 +496,7 @@ class Recorder:
         """Rows of tables by the ref of the first, with the indices that they were looked up by."""
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Constants that require gradients, and their copies."""
-        self.ragged_constants: dict[Any, tuple[torch.Tensor | Numbers, Ragged]] = {}
+        self.ragged_constants: dict[Any, tuple[torch.Tensor | Numbers, Ragged, Any]] = {}
         self.nonzeros: dict[Any, Any] = {}
         """What products with matrices of the instance's read of those (`ragged.products`)."""
 
@@ -677,7 +670,7 @@ class Recorder:
                 return stand_in
         version = version_of(tensor)
         known: Any = self._constant_of_id.get(id(tensor))
-        if known is not None and known[1] == version:
+        if known is not None and known[1] == version and holds(tensor, known[3]):
             return known[2]
         if type(tensor) is not torch.Tensor and isinstance(tensor, nn.Parameter):
             refuse(
@@ -687,21 +680,27 @@ class Recorder:
                 "model knows their parameters",
             )
         known = self._constants_of_class.get((tensor.shape, tensor.dtype)) if self.sizes is None else None
+        copied: Written | torch.Tensor
         if known is None:
-            value = self._new_constant(self._kept(tensor))
+            copied = self._kept(tensor)
+            value = self._new_constant(copied)
         else:  # `_new_constant` without its calls: an instance brings one at least
             source, pool, slot = known
             is_plain = type(pool) is Pool and not tensor.requires_grad and tensor.layout is _STRIDED
             self.external_source.append(source)
             self.external_index.append(len(pool))
-            pool.append(tensor if is_plain else self._kept(tensor))
+            if is_plain:
+                copied = pool.copied(tensor)
+            else:
+                copied = self._kept(tensor)
+                pool.append(copied)
             value = Value()
             value.rec = self
             value.ref = self.last_external = self.last_external - 1
             value.slot = slot
             if self.made is not None:
                 self.made.append(value)
-        self._constant_of_id[id(tensor)] = (tensor, version, value)
+        self._constant_of_id[id(tensor)] = (tensor, version, value, copied)
         if self.keeping:  # the model's: what an instance brings are arguments
             self.remade[value.ref] = Held(tensor)
         return value
@@ -1041,7 +1040,7 @@ class Recorder:
         """The indices in a tensor of one dimension, once per mini-batch."""
         version = version_of(tensor)
         known = self._numbers.get(id(tensor))
-        if known is not None and known[1] == version:
+        if known is not None and known[1] == version and np.array_equal(tensor.detach().numpy(), known[2].array):
             return known[2]
         held = self.hold(tensor.detach().numpy().astype(np.int64), False)
         self._numbers[id(tensor)] = tensor, version, held
@@ -1049,7 +1048,7 @@ class Recorder:
 
     def know_numbers(self, tensor: torch.Tensor, numbers: Numbers) -> None:
         """Note which indices a tensor has."""
-        self._numbers[id(tensor)] = tensor, tensor._version, numbers
+        self._numbers[id(tensor)] = tensor, version_of(tensor), numbers
 
     def tensor_of(self, numbers: Numbers) -> torch.Tensor:
         """Indices as a tensor."""
@@ -1085,7 +1084,7 @@ class Recorder:
             refs = self.constant_rows(integers)
             self.lookups[refs.start] = Below(), numbers
             row = self.slot_of_constant(integers.shape[1:], integers.dtype)[1]
-            self.ragged_constants[key] = numbers, Ragged(self, refs, row)
+            self.ragged_constants[key] = numbers, Ragged(self, refs, row), None
         return self.ragged_constants[key][1]
 
     def rows_of_places(self, count: Size) -> Ragged:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import require_parity, seeded
+from helpers import bound, require_parity, seeded
 from test_structures import SIZE, Base
 
 import edbc
@@ -300,3 +300,54 @@ def test_what_methods_of_other_objects_make_has_no_numbers_of_chance() -> None:
 
     for ours, theirs in zip(net(WORDS), map(model, WORDS), strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def through_data(buffer: torch.Tensor, at: int, value: float) -> None:
+    buffer.data[0][at] = value
+
+
+def through_numpy(buffer: torch.Tensor, at: int, value: float) -> None:
+    buffer.numpy()[0, at] = value
+
+
+def in_place(buffer: torch.Tensor, at: int, value: float) -> None:
+    buffer[0, at] = value
+
+
+def of_numbers(net: Any, words: list[int]) -> Any:
+    buffer, h = torch.zeros(1, SIZE), net.start
+    for word in words:
+        net.fill(buffer, word % SIZE, float(word))
+        h = net.join(h, torch.tanh(buffer[0]))
+    return h
+
+
+def of_indices(net: Any, words: list[int]) -> Any:
+    buffer, h = torch.LongTensor([[0, 0]]), net.start
+    for word in words:
+        net.fill(buffer, 1, word)
+        h = net.join(h, net.table(buffer)[0].sum(0))
+    return h
+
+
+def of_rows(net: Any, words: list[int]) -> Any:
+    """The buffer is of a ragged class, and a matrix that rows are multiplied with."""
+    links, h = torch.zeros(len(words), len(words)), net.table(torch.tensor(words))
+    for i in range(len(words)):
+        net.fill(links, i, 1.0)
+        h = torch.tanh(links @ h) + h
+    return h.sum(0)
+
+
+@pytest.mark.parametrize("forward", [of_numbers, of_indices, of_rows], ids=lambda forward: forward.__name__)
+@pytest.mark.parametrize("fill", [through_data, through_numpy, in_place], ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode], ids=lambda mode: mode.__name__)
+def test_each_use_of_a_buffer_has_its_own_value(forward: Any, fill: Any, mode: Any) -> None:
+    """Also where the tensor's version does not tell that it was written to."""
+    model = seeded(Base, forward).eval()
+    model.fill = fill
+    with mode():
+        expected = [model(words) for words in WORDS]
+        for rows in (False, True):
+            results = bound(model, WORDS, "auto", rows=rows)(WORDS)
+            torch.testing.assert_close(results, expected)
