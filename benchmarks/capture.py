@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 import edbc
+from edbc.base.garbage import NoGarbageCollection
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import build
-from edbc.capture.forward.forward import NoGarbageCollection, record
+from edbc.capture.forward.forward import record
 from edbc.capture.record.table import TypeTable
 
 SIZE = 8
