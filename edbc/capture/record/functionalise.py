@@ -58,6 +58,12 @@ MOST_JOINED = 8
 """Ranges of columns, of values of one class, that are written by types of their own."""
 _ONLY_IN_BOOKS = 4
 """References to a fresh tensor that nobody has: two tables, a variable, and the asking."""
+_STATISTICS = frozenset("num_batches_tracked running_mean running_var".split())
+"""Buffers of torch's norms, which training changes."""
+_OF_EACH_INSTANCE = (
+    "batch norm that trains keeps statistics of the mini-batch, which an instance does not see: call eval() on the "
+    "layer (after model.train(), too), or normalise each instance by itself (nn.LayerNorm, nn.GroupNorm)"
+)
 _HELD = 3
 """References to a name that only the books hold: its memory, the table of names, and the asking."""
 
@@ -212,7 +218,11 @@ class Changes:
 
     def _refuse_held(self, name: Any) -> None:
         if type(name) is Shared:
-            refuse("a parameter of the model was changed in place", "compute a new tensor from it")
+            is_statistic = name.ref.name.rpartition(".")[2] in _STATISTICS
+            refuse(
+                f"a parameter or buffer of the model was changed in place, {name.ref}",
+                _OF_EACH_INSTANCE if is_statistic else "compute a new tensor from it",
+            )
         if self.memory_of(name).is_row:
             raise NotRagged
         if self.memory_of(name).is_held:

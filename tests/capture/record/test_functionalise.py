@@ -289,7 +289,11 @@ def _of_detached(h: Any) -> Any:
 
 
 REFUSED: dict[str, tuple[Any, str]] = {
-    "parameter": (lambda m: _first(m.table.weight), "a parameter of the model was changed in place"),
+    "parameter": (
+        lambda m: _first(m.table.weight),
+        "a parameter or buffer of the model was changed in place, table.weight",
+    ),
+    "statistics": (lambda m: m.norm(torch.tanh(m.table.weight[:3])), "was changed in place, norm.num_batches_tracked"),
     "row of a parameter": (lambda m: _first(m.table.weight[1]), "a tensor that others hold was changed in place"),
     "detached": (lambda m: _of_detached(torch.tanh(m.table.weight[1])), r"changed in place through .detach\(\)"),
     "without gradients": (
@@ -311,10 +315,17 @@ def _into_itself(x: Any) -> Any:
     return x.masked_scatter_(torch.tensor([True, False, True]), x)
 
 
+class Training(nn.BatchNorm1d):
+    """It keeps statistics in evaluation too."""
+
+    def train(self, mode: bool = True) -> Training:
+        return super().train(True)
+
+
 class Changing(nn.Module):
     def __init__(self, change: Any):
         super().__init__()
-        self.table = nn.Embedding(4, 3)
+        self.table, self.norm = nn.Embedding(4, 3), Training(3)
         self.change = change
 
     def forward(self, instance: Any) -> Any:
@@ -328,6 +339,12 @@ def test_changes_that_others_would_not_see_are_refused(name: str) -> None:
 
     with pytest.raises(UnsupportedError, match=rf"test_functionalise.py:\d+: .*{message}.*; "):
         captured(seeded(Changing, change), [None])
+
+
+def test_what_training_batch_norm_needs_is_told() -> None:
+    """Its statistics are of a mini-batch, which an instance does not see; no new tensor mends that."""
+    with pytest.raises(UnsupportedError, match=r"num_batches_tracked; batch norm that trains .*: call eval\(\)"):
+        captured(seeded(Changing, REFUSED["statistics"][0]), [None])
 
 
 def test_the_caller_s_tensor_is_not_written_into() -> None:
