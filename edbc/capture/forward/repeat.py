@@ -137,6 +137,7 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequenc
     recorder.reading_at_once = used.places_read_at_once()
     recorder.read_forwards, recorder.found_forwards = used.read_forwards, used.found_forwards
     recorder.kept_forwards = used.kept_forwards
+    recorder.learn_of_calls(used)
     if used.before_books is None and recorder.before_books is not None:
         recorder.keep_books()  # which runs code as written, first
     if used.keeps_books:

@@ -1255,6 +1255,14 @@ class Recorder:
         _require_recorded(entry, recorded)
         return self._emit_call(entry, operands)
 
+    def is_outgrown(self, name: str) -> bool:
+        """Whether an automatic cell was called in more ways than are cells."""
+        return self._num_calls.get(name, 0) > MOST_TYPES
+
+    def learn_of_calls(self, other: Recorder) -> None:
+        """Which calls of automatic cells are none, as another has found."""
+        self._calls = {key: entry for key, entry in other._calls.items() if isinstance(entry, NotACell)}
+
     def _emit_call(self, entry: Entry, operands: list[int]) -> Any:
         """`emit`, with what the cell draws."""
         draws = entry.operation.draws
@@ -1589,7 +1597,7 @@ class Recorder:
         try:
             self._bound_variants(path, slots)
             self._num_calls[path] = self._num_calls.get(path, 0) + 1
-            if path in self.tracer.automatic and self._num_calls[path] > MOST_TYPES:
+            if path in self.tracer.automatic and self.is_outgrown(path):
                 raise NotACell(f"it was called in more than {MOST_TYPES} ways")
             if self.autocast != self.home:
                 self._require_known_state()

@@ -266,11 +266,11 @@ def ragged_classes(sample: Sample) -> tuple[str, ...]:
 def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Trial:
     """What a mini-batch costs with the methods of these names as cells."""
     view, table, recorder, parts, _ = sample.recorded(ragged, names)
-    used = dict.fromkeys(recorder.taken, 0)
+    used = {name: 0 for name in recorder.taken if not recorder.is_outgrown(name)}
     types = table.graph_types()
     for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
         name = types[kind].op.removeprefix("cell ")
-        if name in names:
+        if name in names and not recorder.is_outgrown(name):
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs

@@ -117,3 +117,49 @@ def test_tensors_kept_for_other_instances_are_refused(tmp_path: Path) -> None:
     """A memo of tensors would hand out those of an earlier mini-batch."""
     with pytest.raises(UnsupportedError, match="a tensor that an earlier mini-batch computed"):
         compile_with(tmp_path, "pass", "h = self.memo.setdefault(n, h)")
+
+
+WAYS = '''"""Rows of every length, side by side in a method that is a cell."""
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(4, 4)
+
+    def beside(self, a, b):
+        return torch.tanh(torch.cat([a, b], 1)) * 2, a - b
+
+    def forward(self, n):
+        h = self.out(torch.ones(1, n, 4))
+        for i in range(1, n):
+            both, left = self.beside(h[:, :i], h[:, n - i :])
+            h = h + both.mean() + left.sum()
+        return h.sum()
+
+
+def build():
+    return Net()
+
+
+def sample(count, seed):
+    return [2 + (seed + 5 * i) % 7 for i in range(count)]
+'''
+
+
+def test_a_cell_that_is_called_in_too_many_ways_remembers_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ways beyond those that may be cells are recorded by their operations: the same ones whoever records again, and
+    where the sample has more of them the method is no cell."""
+    (tmp_path / "ways.py").write_text(WAYS)
+    options = {"measure_gain": False, "policy": "critical"}
+    whole = edbc.compile(tmp_path / "ways.py", tmp_path / "whole.yaml", **options)
+    monkeypatch.setattr("edbc.capture.record.recorder.MOST_TYPES", 3)
+    few = edbc.compile(tmp_path / "ways.py", tmp_path / "few.yaml", **options)
+
+    assert whole.plan.automatic
+    assert not few.plan.automatic
