@@ -27,6 +27,7 @@ from edbc.errors import StaleError
 from edbc.plan.reader import parse_plan
 from edbc.plan.writer import plan_text
 from edbc.run.modelfile import import_model_file
+from edbc.run.passes.minibatch import MiniBatch
 from edbc.run.session import Net
 from edbc.tools.compile import decisions
 from edbc.tools.compile.compiler import capture_for_compiling, compile_model
@@ -358,10 +359,12 @@ def test_a_promise_that_breaks_at_run_time_costs_that_call_alone(flag: int) -> N
 
 
 def cells_of_graph(net: Net, batch: Sequence[Any]) -> set[str]:
-    """Automatic cells with nodes in a mini-batch."""
-    graph = net.prepare(batch).whole[0].graph
-    names = {t.op.removeprefix("cell ") for t, n in zip(graph.types, graph.counts(), strict=True) if n}
-    return names & net.plan.automatic.keys()
+    """Automatic cells with nodes in a mini-batch, in any of its segments."""
+    segments: list[MiniBatch] = []
+    segments.append(net.prepare(batch, on_segment=segments.append))
+    graphs = [segment.whole[0].graph for segment in segments]
+    counted = [pair for graph in graphs for pair in zip(graph.types, graph.counts(), strict=True)]
+    return {t.op.removeprefix("cell ") for t, n in counted if n} & net.plan.automatic.keys()
 
 
 @pytest.mark.usefixtures("torch_is_free")
