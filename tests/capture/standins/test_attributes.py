@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -237,3 +240,49 @@ def test_python_of_torch_that_returns_numbers_is_asked_what_they_depend_on(funct
 
     with pytest.raises(UnsupportedError, match=r"test_attributes.py:\d+: '\w+' of a recorded tensor says more than"):
         graph_of(seeded(Base, forward), [None])
+
+
+ALIAS = """
+import torch
+from torch import nn
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+twice = Twice.apply
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.again = nn.Linear(4, 4), Twice.apply
+
+    def forward(self, x):
+        return self.again(twice(self.linear(x)))
+
+
+from helpers import bound
+
+model, instances = Net(), [torch.ones(4), torch.zeros(4)]
+results = torch.stack(bound(model, instances)(instances))
+expected = torch.stack([model(x) for x in instances])
+torch.testing.assert_close(results, expected)
+ours, theirs = (torch.autograd.grad(t.sum(), model.linear.weight)[0] for t in (results, expected))
+torch.testing.assert_close(ours, theirs)
+"""
+
+
+def test_a_name_for_apply_from_before_edbc_was_imported_records() -> None:
+    """Models keep `apply` by a name of their own, in a module or an attribute; whoever imports edbc does so later."""
+    there = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "-c", ALIAS], env=there, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
