@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from helpers import bound
+from helpers import bound, seeded
 from torch import nn
 
 from edbc.capture.captured.structurecache import StructureCache
@@ -663,3 +663,41 @@ def test_commands_run_over_objects_that_hold_nothing_yet(tmp_path: Path) -> None
     observed = [observe(net, compiled.captured.instances[:4], "").types for _ in range(2)]
     assert observed[0] == observed[1]
     assert not any(hasattr(node, "h") for node in nodes(compiled.captured.instances))
+
+
+class Branch:
+    """A node of a soft decision tree: an object, no module, with parameters that the model lists, and with states."""
+
+    def __init__(self, depth: int):
+        self.linear, self.sharpness, self.p = nn.Linear(4, 1), nn.Parameter(torch.ones(1)), None
+        self.below = [Branch(depth - 1), Branch(depth - 1)] if depth else []
+
+    def visit(self, x: torch.Tensor, path: torch.Tensor) -> list[torch.Tensor]:
+        self.p = torch.sigmoid(self.sharpness * self.linear(x))
+        parts = zip(self.below, (path * self.p, path * (1 - self.p)), strict=bool(self.below))
+        return [leaf for below, part in parts for leaf in below.visit(x, part)] or [path * self.p]
+
+
+class SoftTree(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Branch(1)
+        nodes = [self.root, *self.root.below]
+        self.linears = nn.ModuleList(node.linear for node in nodes)
+        self.sharpnesses = nn.ParameterList(node.sharpness for node in nodes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat(self.root.visit(x, torch.ones(1)))
+
+
+def test_an_object_with_parameters_and_states_stays_the_models_own() -> None:
+    """What records works on a copy, whose parameters stand for values: the model must not be left with that."""
+    model, instances = seeded(SoftTree), [torch.ones(4), torch.zeros(4)]
+    expected = [model(x) for x in instances]
+    root, sharpness = model.root, model.root.sharpness
+    torch.testing.assert_close(bound(model, instances)(instances), expected)
+
+    assert model.root is root
+    assert root.sharpness is sharpness
+    assert root.linear is model.linears[0]
+    torch.testing.assert_close([model(x) for x in instances], expected)

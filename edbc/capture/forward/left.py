@@ -13,7 +13,7 @@ Definitions.
     that are found, until their mini-batch has run.
 
 An attribute of the model is kept on the copy of the model that records. Once the mini-batch has run, the user's model
-has it too.
+has it too, unless it is an object with parameters or modules in it: these are the copy's.
 
 A captured instance (`capture.captured`) is no part of the caller's objects: what forward keeps on the instance it lets
 go, and what it assigns to attributes of the model comes with its results (`Assigned`).
@@ -178,6 +178,8 @@ class Search:
                 of_user = modules.get(path)
                 if of_user is None:  # a module that forward has made: the user's model is to have no others
                     continue
+                if _has_of_model(module.__dict__[name]):  # the copy's own: the user's object has the model's
+                    continue
                 self.recorder.tracer.note_assigned(path, name)
                 self.attributes.append(Attribute(path, module, of_user, name))
         for item, value in self.values.values():
@@ -252,6 +254,18 @@ class Search:
 
 _MAY_HOLD = Sought(lambda kind: kind is torch.Tensor or issubclass(kind, Symbol | tuple | frozenset))
 """What may be a survivor, or a tuple of them."""
+
+
+_OF_MODEL = Sought(lambda kind: issubclass(kind, Shared | nn.Module | tuple | frozenset))
+
+
+def _has_of_model(item: Any) -> bool:
+    """Whether a parameter's stand-in or a module is in an item: an object of the user's that is no module may have
+    some."""
+    if isinstance(item, tuple | frozenset):
+        return any(map(_has_of_model, item))
+    is_one = isinstance(item, Shared | nn.Module)
+    return is_one or any(_has_of_model(place[2]) for place in walked([item], set(), _OF_MODEL) if place[2] is not item)
 
 
 def _end(item: Any) -> None:
