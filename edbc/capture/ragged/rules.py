@@ -32,6 +32,7 @@ from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
+from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
@@ -382,6 +383,7 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     is_whole = takes_whole(args, kwargs)
     if not count and not is_whole:
         return NotImplemented
+    refuse_statistics(func, args, kwargs)
     rule = None if is_whole and name != "multi_head_attention_forward" else rule_of(name)  # whose mask may be whole
     call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
     result = NotImplemented if rule is None else rule(call)

@@ -35,6 +35,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.ragged.value import NotRagged, Ragged
@@ -61,15 +62,32 @@ _ONLY_IN_BOOKS = 4
 _STATISTICS = frozenset("num_batches_tracked running_mean running_var".split())
 """Buffers of torch's norms, which training changes."""
 _OF_EACH_INSTANCE = (
-    "batch norm that trains keeps statistics of the mini-batch, which an instance does not see: call eval() on the "
+    "a norm that trains keeps statistics of the mini-batch, which an instance does not see: call eval() on the "
     "layer (after model.train(), too), or normalise each instance by itself (nn.LayerNorm, nn.GroupNorm)"
 )
+_NORMS: dict[Any, tuple[int, str, bool]] = {
+    functional.batch_norm: (1, "training", False),
+    functional.instance_norm: (1, "use_input_stats", True),
+    torch.batch_norm: (3, "training", False),
+    torch.instance_norm: (3, "use_input_stats", True),
+}
+"""Where they are given statistics to keep, and the name of the sixth argument, which says whether they do."""
 _HELD = 3
 """References to a name that only the books hold: its memory, the table of names, and the asking."""
 
 
 class MustKeepBooks(BaseException):
     """A tensor is changed in place, and nobody knows which names share its memory: record the instance again."""
+
+
+def refuse_statistics(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a norm that changes the statistics of a module, which depend on the order of instances and of calls."""
+    if func not in _NORMS:
+        return
+    at, name, default = _NORMS[func]
+    kept = args[at] if len(args) > at else kwargs.get("running_mean")
+    if kept is not None and (args[5] if len(args) > 5 else kwargs.get(name, default)):
+        refuse(f"statistics that the model keeps are changed in place by '{func.__name__}'", _OF_EACH_INSTANCE)
 
 
 def show(rec: Recorder, name: Value, ref: int) -> None:

@@ -14,6 +14,7 @@ from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
+from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.record.lookup import looked_up
 from edbc.capture.record.numbers import LONG
 from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs
@@ -45,6 +46,7 @@ def refuse_what_cannot_be_batched(
 ) -> None:
     """Raise UnsupportedError for what would need values, change tensors, or be taken for another function."""
     refuse_namesake(rec.table.functions, func, name)
+    refuse_statistics(func, args, kwargs)
     if name in rules.MEMORY:
         refuse(f"'{name}' of a recorded tensor reads its memory", "index it, or use narrow, unfold, reshape")
     if rules.looks_at_values(func, name):

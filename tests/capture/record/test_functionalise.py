@@ -9,7 +9,7 @@ import pytest
 import torch
 from expressions import Expression, require_equal
 from gradients import require_equal_gradients
-from helpers import captured, require_parity, seeded
+from helpers import bound, captured, require_parity, seeded
 from test_asker import Model
 from torch import nn
 from torch.nn import functional as F
@@ -343,8 +343,35 @@ def test_changes_that_others_would_not_see_are_refused(name: str) -> None:
 
 def test_what_training_batch_norm_needs_is_told() -> None:
     """Its statistics are of a mini-batch, which an instance does not see; no new tensor mends that."""
-    with pytest.raises(UnsupportedError, match=r"num_batches_tracked; batch norm that trains .*: call eval\(\)"):
+    with pytest.raises(UnsupportedError, match=r"num_batches_tracked; a norm that trains .*: call eval\(\)"):
         captured(seeded(Changing, REFUSED["statistics"][0]), [None])
+
+
+class Norms(nn.Module):
+    """Norms by functions, which keep statistics in evaluation too where they are told to."""
+
+    def __init__(self, norm: Any, keeps: bool) -> None:
+        super().__init__()
+        self.linear, self.norm, self.keeps = nn.Linear(3, 3), norm, keeps
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("variance", torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.linear(x)
+        h = h.T[None] if self.norm is F.instance_norm else h
+        return self.norm(h, self.mean, self.variance, None, None, self.keeps).sum()
+
+
+@pytest.mark.parametrize("norm", [F.batch_norm, F.instance_norm])
+@pytest.mark.parametrize("rows", [False, True])
+def test_norms_that_keep_statistics_are_refused(norm: Any, rows: bool) -> None:
+    """Batches of other sizes first would leave other statistics; a norm by those that are kept is right."""
+    instances = [torch.rand(n, 3) for n in (2, 4, 2, 3)]
+    model = Norms(norm, False)
+    torch.testing.assert_close(bound(model, instances, rows=rows)(instances), [model(x) for x in instances])
+
+    with pytest.raises(UnsupportedError, match="statistics that the model keeps are changed in place by"):
+        bound(Norms(norm, True), instances, rows=rows)(instances)
 
 
 def test_the_caller_s_tensor_is_not_written_into() -> None:
