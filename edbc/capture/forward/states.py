@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -19,6 +20,7 @@ from edbc.capture.record.tracer import CellTracer
 from edbc.capture.standins.standin import Symbol
 
 _MISSING = object()
+_CONTAINERS = (list, dict)
 Own = dict[tuple[Any, str], Any]
 """Values of attributes, by namespace and name."""
 
@@ -44,6 +46,12 @@ class OwnAttributes:
         self._spaces: dict[Any, Any] = {path: vars(module) for path, module in modules.items()} | plain
         self._spaces |= {(path, "_modules"): module._modules for path, module in modules.items()}
         self._before = {key: dict(space) for key, space in self._spaces.items()}
+        self._contents = {place: copy.copy(self._spaces[place[0]][place[1]]) for place in self._containers()}
+        """Of lists and their like, which an instance may have changed before it assigned another."""
+
+    def _containers(self) -> list[tuple[Any, str]]:
+        places = [(key, name) for key, name in self._assigned() if key in self._spaces]
+        return [(key, name) for key, name in places if type(self._spaces[key].get(name)) in _CONTAINERS]
 
     def enter(self, own: Own) -> None:
         """Let an instance find what it left."""
@@ -60,8 +68,15 @@ class OwnAttributes:
             value = space.get(name, _MISSING)
             if value is not before:
                 own[key, name] = value
-                _put(space, name, before)
+                _put(space, name, self._as_it_was(key, name, before))
         return own
+
+    def _as_it_was(self, key: Any, name: str, before: Any) -> Any:
+        """What was there, or what holds the same where that holds something else by now: it is the instance's then."""
+        contents = self._contents.get((key, name), before)
+        if contents is not before and not _holds_same(contents, before):
+            before = self._before[key][name] = copy.copy(contents)
+        return before
 
     def _assigned(self) -> Iterator[tuple[Any, str]]:
         for path, name in tuple(self._written):
@@ -86,6 +101,14 @@ def attributes_unchanged(model: nn.Module) -> Iterator[None]:
 
 def _is_torchs(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.")
+
+
+def _holds_same(one: Any, other: Any) -> bool:
+    if len(one) != len(other):
+        return False
+    if isinstance(one, dict):
+        return all(other.get(key, _MISSING) is value for key, value in one.items())
+    return all(map(operator.is_, one, other))
 
 
 @functools.cache

@@ -1364,6 +1364,25 @@ def halving(net: Reading, words: list[int]) -> Any:
     return net.encode(words) * halvings
 
 
+def gathering(net: Reading, words: list[int]) -> Any:
+    """A list that is filled and then replaced, before anything is read: the next instance's is empty."""
+    net.notes.rows.extend(net.embedding.weight[word] for word in words)
+    rows, net.notes.rows = net.notes.rows, []
+    h = torch.tanh(torch.stack(rows).sum(0))
+    return (h, len(rows)) if h.sum() > 0 else (-h, len(rows))
+
+
+def test_a_list_that_was_filled_and_replaced_is_empty_for_the_next_instance() -> None:
+    """As in eager; what the instance itself goes on with is not emptied."""
+    model, instances = model_of(gathering), some(6)
+    with torch.no_grad():
+        expected = [model(words) for words in instances]
+        results = bound(model, instances)(instances)
+
+    assert [n for _, n in results] == [len(words) for words in instances]
+    torch.testing.assert_close([h for h, _ in results], [h for h, _ in expected])
+
+
 @pytest.mark.parametrize("forward", [halting, norms_of, halving], ids=lambda forward: forward.__name__)
 def test_reads_of_what_forward_made_are_its_own(forward: Callable[[Any, Any], Any]) -> None:
     """Though the same line reads what edbc computed the next time, and though a cell computes of nothing but these."""
