@@ -513,7 +513,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         if by_sizes:
             rec.kept_sizes[key, sizes] += 1
             rec.first_runs += rec.num_runs - runs - 1
-        return result
+        return _with_integers(result)
     except TooFew:
         result = None
     except (CannotKeep, MustKeepBooks, NotRagged, Exception) as error:  # the code's own are raised again below
@@ -529,6 +529,13 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
             row.is_own = True
     rec.forget_since(*begin)
     return function(written)
+
+
+def _with_integers(item: Any) -> Any:
+    """What a call returns, as who is not being kept gets it: sizes are integers."""
+    if isinstance(item, tuple | list) or type(item) is dict:
+        return inside(_with_integers, item)
+    return item.value if type(item) is Size else item
 
 
 def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, int, int], given: Given, by_sizes: bool,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from numbers import Number
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -29,6 +30,14 @@ MOST = 1 << 62
 """Above all sizes."""
 
 
+_BINARY = ("add", "sub", "mul", "floordiv", "truediv", "mod", "pow", "divmod")
+_MIRRORED = {
+    f"__{one}__": f"__{other}__" for name in _BINARY for one, other in ((name, f"r{name}"), (f"r{name}", name))
+}
+_MIRRORED |= {"__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__", "__eq__": "__eq__",
+              "__ne__": "__ne__"}  # fmt: skip
+
+
 class Size:
     """A size that differs between instances, that of the register `like`. As an integer it tells that it was asked."""
 
@@ -43,11 +52,14 @@ class Size:
 
 
 def _asking(name: str) -> Callable[..., Any]:
-    method = getattr(int, name)
+    method, mirrored = getattr(int, name), _MIRRORED.get(name, "")
 
     def ask(self: Size, *others: Any) -> Any:
         self.rec.asked_size = True
-        return method(self.value, *[x.value if type(x) is Size else x for x in others])
+        found = method(self.value, *[x.value if type(x) is Size else x for x in others])
+        if found is NotImplemented and isinstance(others[0], Number):  # integers leave the sum with a float to that
+            return getattr(others[0], mirrored)(self.value)
+        return found
 
     return ask
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import bound, seeded
@@ -368,3 +369,38 @@ def test_arguments_have_numpys_names_too(function: Any) -> None:
     model = NamedAsInNumPy(function)
     net = bound(model, [[1, 2, 3], [4, 5], [1, 2, 3, 4, 5]], cells="auto", rows=True)
     require_eager(net, model, [[3, 1], [2, 2, 4, 1], [1, 2, 3]])
+
+
+class Counted(nn.Module):
+    """How many words there are comes from a method, and meets floats."""
+
+    def __init__(self, asks: str):
+        super().__init__()
+        self.words, self.out, self.asks = nn.Embedding(VOCAB, HIDDEN), nn.Linear(HIDDEN, 2), asks
+
+    def begin(self, ids: torch.Tensor) -> tuple[int, torch.Tensor]:
+        h = torch.tanh(self.out(self.words(ids)))
+        return ids.size(0), h * 2
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        n, h = self.begin(ids)
+        first = h[: max(1, int(0.4 * n))].sum(0)
+        return first * ARITHMETIC[self.asks](n)
+
+
+ARITHMETIC: dict[str, Callable[[Any], Any]] = {
+    "on the left": lambda n: n / 4.0 + n**0.5 - n % 2.5, "on the right": lambda n: 1.5 / n - 0.5 + 2.5 // n,
+    "both": lambda n: divmod(n, 2.5)[1] + n * (1 + 0j).real, "compared": lambda n: (n > 3.5) + (n <= 2.5) + (n == 4.0),
+    "numpy": lambda n: float(np.float32(0.5) * n) + float(n * np.float32(2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("asks", ARITHMETIC)
+def test_sizes_meet_floats(asks: str) -> None:
+    """As integers do; and who calls a method that is kept gets integers from it."""
+    generator = torch.Generator().manual_seed(0)
+    instances = [torch.randint(0, VOCAB, (2 + k % 6,), generator=generator) for k in range(24)]
+    model = seeded(Counted, asks)
+    net = bound(model, instances, cells="auto")
+    for _ in range(3):
+        require_eager(net, model, instances)
