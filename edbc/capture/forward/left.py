@@ -178,7 +178,7 @@ class Search:
                 of_user = modules.get(path)
                 if of_user is None:  # a module that forward has made: the user's model is to have no others
                     continue
-                if _has_of_model(module.__dict__[name]):  # the copy's own: the user's object has the model's
+                if _has_of_model(module.__dict__[name], set()):  # the copy's own: the user's object has the model's
                     continue
                 self.recorder.tracer.note_assigned(path, name)
                 self.attributes.append(Attribute(path, module, of_user, name))
@@ -256,16 +256,24 @@ _MAY_HOLD = Sought(lambda kind: kind is torch.Tensor or issubclass(kind, Symbol 
 """What may be a survivor, or a tuple of them."""
 
 
-_OF_MODEL = Sought(lambda kind: issubclass(kind, Shared | nn.Module | tuple | frozenset))
-
-
-def _has_of_model(item: Any) -> bool:
-    """Whether a parameter's stand-in or a module is in an item: an object of the user's that is no module may have
-    some."""
-    if isinstance(item, tuple | frozenset):
-        return any(map(_has_of_model, item))
-    is_one = isinstance(item, Shared | nn.Module)
-    return is_one or any(_has_of_model(place[2]) for place in walked([item], set(), _OF_MODEL) if place[2] is not item)
+def _has_of_model(item: Any, seen: set[int], is_inside: bool = False) -> bool:
+    """Whether an object of the user's, that is no module, has a parameter's stand-in or a module; or one that is in a
+    nest."""
+    if isinstance(item, Shared | nn.Module):
+        return is_inside
+    parts: Iterable[Any]
+    if isinstance(item, dict):
+        parts = item.values()
+    elif isinstance(item, tuple | list | set | frozenset):
+        parts = item
+    else:
+        parts, is_inside = getattr(item, "__dict__", {}).values(), True
+        if isinstance(item, torch.Tensor | Symbol | type):
+            return False
+    if id(item) in seen:
+        return False
+    seen.add(id(item))
+    return any(_has_of_model(part, seen, is_inside) for part in parts)
 
 
 def _end(item: Any) -> None:
