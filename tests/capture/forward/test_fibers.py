@@ -7,6 +7,7 @@ import copy
 import ctypes
 import gc
 import json
+import math
 import operator
 import random
 import sys
@@ -343,6 +344,30 @@ def test_equals_eager(how: Callable[[Any, Any], Any]) -> None:
     """At any depth, in mini-batches of several sizes."""
     model, instances = model_of(how), some(12)
     require_parity(bound(model, instances), instances)
+
+
+def sorted_by_scores(net: Reading, words: list[int]) -> Any:
+    items = [(torch.tanh(net.out(net.embedding.weight[word])[:1]), net.embedding.weight[word]) for word in words]
+    if 7 in words:
+        items[-1] = items[-1][0] * math.nan, items[-1][1]
+    ordered = sorted(items, key=lambda item: item[0], reverse=True)
+    best, worst = max(items, key=lambda item: item[0]), min(ordered, key=lambda item: item[0])
+    same = sum(a[0] == b[0] and a[0] <= b[0] for a in items for b in ordered)
+    return torch.stack([h for _, h in ordered]), best[1] - worst[1], same, best[0] > worst[0]
+
+
+def test_numbers_that_exist_are_compared_without_a_segment() -> None:
+    """Sorting waits once, for all scores; its answers are eager's, of numbers that are none, too."""
+    model, instances = model_of(sorted_by_scores), some(40)
+    net, stats = bound(model, instances), Stats()
+    require_parity(net, instances)
+    net.run(instances, stats)
+    assert stats.segments <= 3
+
+    net = bound(model_of(sorted_by_scores).double(), instances)
+    results = net(instances)
+    for ours, theirs in zip(results, map(net.model, instances), strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
 @pytest.mark.parametrize("how", [greedy, recursion, sums], ids=lambda how: how.__name__)
