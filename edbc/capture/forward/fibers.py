@@ -44,8 +44,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 import torch
 
 from edbc.capture.forward.carried import Carried, copy_to_host
-from edbc.capture.forward.compared import as_tensor, compared
 from edbc.capture.forward.cutting import Cutting, RunSegment
+from edbc.capture.forward.numberstold import as_tensor, told
 from edbc.capture.forward.states import Own, OwnAttributes
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.semantics.autocast import entered
@@ -422,11 +422,15 @@ class Fibers:
                     self._stop(fiber, site.where)
             value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
             if value.ref >= 0:
-                if as_number is True and place < 0 and is_on_host:
-                    answer = compared(rec, value, met)
+                if is_on_host and (as_number is True or place >= 0) and rec.entries[-1] not in met:
+                    answer = told(rec, value, met)
                     if answer is not None:
-                        noted.append((site.where, (as_tensor(answer, value.slot.shape),), 0, ()))  # type: ignore[union-attr]
-                        return answer
+                        tensor = as_tensor(answer, value.slot.shape, value.slot.dtype)
+                        if place < 0:
+                            noted.append((site.where, (tensor,), 0, ()))  # type: ignore[union-attr]
+                        else:
+                            noted[place] = noted[place][0], (tensor,), 0, ()
+                        return answer if as_number else tensor
                 self._wait(fiber, value)
             number = before_first - value.ref
             rows: Any = constants.get(sources[number])

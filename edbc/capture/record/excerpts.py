@@ -27,7 +27,7 @@ from edbc.capture.record.table import Entry, Hole, Operation, fill
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import split_outputs, take_views
 from edbc.capture.standins.source import user_location
-from edbc.capture.standins.standin import Lazy, Rows, Shared, Slot, Symbol, Value, class_of
+from edbc.capture.standins.standin import Lazy, Rows, Shared, Slot, Symbol, Value, class_of, torch_dtype
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -134,8 +134,8 @@ def _described(rec: Recorder, func: Any, name: str, value: Value, args: tuple[An
     """The call as Excerpts, or None. Raises what torch raises for an index out of bounds."""
     _, template = rec.describe((args, kwargs), [], [])
     _, _, steps = take_views(func, name, template, value.slot.meta())
-    if any(view.detaches for view in value.slot.views):
-        return None
+    if any(view.detaches for view in value.slot.views) or value.slot.dtype is not torch_dtype(value.slot.base.dtype):
+        return None  # bits seen as another dtype are no run of elements
     whole = seen = torch.empty(value.slot.base.shape, dtype=value.slot.meta().dtype, device="meta")
     for view in value.slot.views:
         seen = view.apply(seen, rec.shared_meta)

@@ -356,6 +356,35 @@ def sorted_by_scores(net: Reading, words: list[int]) -> Any:
     return torch.stack([h for _, h in ordered]), best[1] - worst[1], same, best[0] > worst[0]
 
 
+def elements_compared(net: Reading, words: list[int]) -> Any:
+    scores, table = net.out(net.encode(words)), torch.stack([net.out(net.embedding.weight[word]) for word in words])
+    at, total = 0, 0.0
+    for i in range(1, 9):
+        at = i if scores[i] > scores[at] else at
+        total += scores[i].item() + table[0, i].item() + table[-1][i].item() + int(10 * scores[-i].item())
+    return scores[at], at, total
+
+
+def elements_computed(net: Reading, words: list[int]) -> Any:
+    scores, total = net.out(net.encode(words)), 0.0
+    for i in range(1, 4):
+        total += scores[i : i + 1].double().item() + bool(scores[i] > 0.25) + int(scores.view(torch.int32)[i] > 0)
+        total += (-scores)[i].item() + bool(scores[i].double() > scores[0])
+    return total
+
+
+@pytest.mark.parametrize(("how", "most"), [(elements_compared, 8), (elements_computed, 24)], ids=["there", "computed"])
+def test_elements_of_what_exists_are_read_without_a_segment(how: Callable[[Any, Any], Any], most: int) -> None:
+    """Numbers of a vector and of a matrix that were read before are there; what is computed of them is not."""
+    model, instances = model_of(how), some(24)
+    net, stats = bound(model, instances), Stats()
+    require_parity(net, instances)
+    net.run(instances, stats)
+    assert stats.segments <= most
+    for ours, theirs in zip(net(instances), map(model, instances), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_numbers_that_exist_are_compared_without_a_segment() -> None:
     """Sorting waits once, for all scores; its answers are eager's, of numbers that are none, too."""
     model, instances = model_of(sorted_by_scores), some(40)

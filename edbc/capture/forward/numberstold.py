@@ -1,0 +1,121 @@
+"""Numbers that are told by what exists: elements of values that segments have computed, and comparisons of two.
+
+Who sorts n things by a score asks n log n times which of two is larger, and each answer is there once the scores are:
+no instance has to wait for it. The first time one waits, and all that is computed as the two are is computed with them
+(`forward.cutting`, definition (1)). Python's numbers compare as torch's do where both are of one dtype.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from edbc.base.graph import EXCERPT
+from edbc.capture.forward.carried import Carried
+from edbc.capture.record.table import Hole
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
+    from edbc.capture.record.table import Entry
+    from edbc.capture.standins.standin import Slot, Value
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+_OF_TWO: Any = ((Hole(0), Hole(1)), {})
+_NEAR = 5
+"""Nodes back from the last one among which a value is looked for: a comparison, and two elements of rows."""
+
+
+def told(rec: Recorder, value: Value, met: set[int]) -> Any:
+    """The number that a value is that has just been recorded; None where that is not told by what exists. `met` are the
+    entries of which that is known: others than these two, and comparisons, once, whose operands are asked for."""
+    entry, refs = _node(rec, value.ref)
+    if entry is None:
+        return None
+    compare, slots = _COMPARISONS.get(entry.operation.name), entry.operation.slots
+    if compare is None or entry.operation.template != _OF_TWO or slots[0].dtype is not slots[1].dtype:
+        if entry.operation.name != EXCERPT:
+            met.add(entry.index)
+            return None
+        return _number(rec, value.ref, value.slot)
+    numbers = list(map(_number, (rec, rec), refs, slots))
+    if None not in numbers:
+        return compare(*numbers)
+    if (asked := -1 - entry.index) not in met:
+        met.add(asked)
+        _let_exist_together(rec, [ref for ref in refs if ref >= 0])
+    return None
+
+
+@lru_cache(maxsize=64)
+def as_tensor(number: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """A number as eager code has it; nobody changes it."""
+    return torch.full(shape, number, dtype=dtype)
+
+
+def _node(rec: Recorder, ref: int) -> tuple[Entry | None, Sequence[int]]:
+    """Of the last nodes the one that a value of one output is, with its operands."""
+    value, end = rec.next_value, len(rec.refs)
+    for number in islice(reversed(rec.entries), _NEAR):
+        if number < 0:  # a run
+            break
+        entry = rec.table.entries[number]
+        value, begin = value - len(entry.output_slots), end - entry.num_operands
+        if value <= ref:
+            return (entry, rec.refs[begin:end]) if len(entry.output_slots) == 1 else (None, ())
+        end = begin
+    return None, ()
+
+
+def _number(rec: Recorder, ref: int, slot: Slot) -> Any:
+    if slot.shape.numel() != 1:
+        return None
+    if ref < 0:
+        return _element(rec, ref, slot.views, 0)
+    offset = 0
+    while ref >= 0:  # an element of a row of a matrix
+        entry, refs = _node(rec, ref)
+        if entry is None or entry.operation.name != EXCERPT or slot.views:
+            return None
+        ref, offset = refs[0], offset + rec.external_index[_external(rec, refs[1])]
+    return _element(rec, ref, (), offset)
+
+
+def _element(rec: Recorder, ref: int, views: Sequence[Any], offset: int) -> Any:
+    """An element, in the order of memory, of what segments have computed; None of any other external."""
+    number = _external(rec, ref)
+    rows = rec.constants.get(rec.external_source[number])
+    if type(rows) is not Carried:
+        return None
+    index = rec.external_index[number]
+    found = None if views else rows.number(index)
+    if type(found) is list:  # of lists, where rows are matrices
+        found = None if type(found[0]) is list else found[offset]
+    if found is None:
+        tensor = rows[index].detach()
+        for step in views:
+            tensor = step.apply(tensor)
+        found = tensor.reshape(-1)[offset].item()
+    return found
+
+
+def _external(rec: Recorder, ref: int) -> int:
+    return -1 - rec.first_external - ref
+
+
+def _let_exist_together(rec: Recorder, refs: Sequence[int]) -> None:
+    """Values are computed as soon as any that is computed like them is."""
+    value = rec.first_value
+    for number in rec.entries:
+        if number < 0:  # a run, whose values have entries of their own
+            return
+        end = value + len(rec.table.entries[number].output_slots)
+        if any(value <= ref < end for ref in refs):
+            rec.table.was_read()[number] = True
+        value = end
