@@ -38,9 +38,9 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
-from edbc.capture.forward.contents import version_of
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
+from edbc.capture.ragged.rows import version_of
 from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged, changed_rows
 from edbc.capture.ragged.whole.runs import Pairs

@@ -16,10 +16,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from edbc.capture.forward.contents import holds, version_of
 from edbc.capture.ragged.across import reduce_rows
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.rows import is_tensor, rows_of
+from edbc.capture.ragged.rows import holds, is_tensor, rows_of, version_of
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.standins.standin import Shared
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
-from edbc.capture.forward.contents import Written, holds, version_of
 from edbc.capture.ragged.program import ALIAS, JOIN, Triple
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
@@ -20,6 +19,33 @@ from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
     from edbc.capture.standins.standin import Slot
+
+
+class Written(NamedTuple):
+    """A copy of a tensor's elements: where they begin in some memory. Versions do not tell whether a tensor still holds
+    them: a write through NumPy's view of its memory or through `.data` counts nowhere, and tensors made in inference
+    mode count nothing at all."""
+
+    memory: bytearray
+    begin: int
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor has changed, as far as torch knows; inference tensors do not tell."""
+    try:
+        return tensor._version
+    except RuntimeError:
+        return 0
+
+
+def holds(tensor: torch.Tensor, copied: Written | torch.Tensor) -> bool:
+    """Whether a tensor has the elements that a copy of it has. O(elements)."""
+    if isinstance(copied, Written):
+        elements = tensor.numpy().tobytes()
+        return copied.memory[copied.begin : copied.begin + len(elements)] == elements
+    if tensor.layout is not torch.strided or torch.equal(tensor, copied):
+        return True
+    return bool(((tensor == copied) | ((tensor != tensor) & (copied != copied))).all())
 
 
 class Pool(list[torch.Tensor]):

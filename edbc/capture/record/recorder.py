@@ -31,12 +31,11 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell
 from edbc.capture.forward.carried import Carried
-from edbc.capture.forward.contents import Written, holds, version_of
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.masks import made_of_sizes
 from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
-from edbc.capture.ragged.rows import Pool, adopted, rows_described
+from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_described, version_of
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
