@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -53,9 +52,8 @@ def told(rec: Recorder, value: Value, met: set[int]) -> Any:
     return None
 
 
-@lru_cache(maxsize=64)
 def as_tensor(number: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """A number as eager code has it; nobody changes it."""
+    """A number as eager code has it."""
     return torch.full(shape, number, dtype=dtype)
 
 

@@ -385,6 +385,18 @@ def test_elements_of_what_exists_are_read_without_a_segment(how: Callable[[Any, 
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_zeros_keep_their_signs() -> None:
+    """Numbers that compare equal are told apart."""
+
+    def signs(net: Reading, words: list[int]) -> Any:
+        zeros = net.out(net.encode(words)) * torch.tensor([0.0, -0.0] * 25)
+        found = [zeros[i] > zeros[i + 1] for i in range(6)]
+        return [bool(of) for of in found], [math.copysign(1.0, zeros[i].item()) for i in range(8)]
+
+    model, instances = model_of(signs), some(12)
+    assert bound(model, instances)(instances) == list(map(model, instances))
+
+
 def test_numbers_that_exist_are_compared_without_a_segment() -> None:
     """Sorting waits once, for all scores; its answers are eager's, of numbers that are none, too."""
     model, instances = model_of(sorted_by_scores), some(40)
