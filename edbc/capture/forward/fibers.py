@@ -45,7 +45,7 @@ import torch
 
 from edbc.capture.forward.carried import Carried, copy_to_host
 from edbc.capture.forward.cutting import Cutting, RunSegment
-from edbc.capture.forward.numberstold import as_tensor, told
+from edbc.capture.forward.existing import Existing, existing
 from edbc.capture.forward.states import Own, OwnAttributes
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.semantics.autocast import entered
@@ -423,14 +423,14 @@ class Fibers:
             value: Value = symbol if type(symbol) is Value else rec.as_value(symbol)
             if value.ref >= 0:
                 if is_on_host and (as_number is True or place >= 0) and rec.entries[-1] not in met:
-                    answer = told(rec, value, met)
-                    if answer is not None:
-                        tensor = as_tensor(answer, value.slot.shape, value.slot.dtype)
+                    found = existing(rec, value, met)
+                    if found is not None:
+                        one = Existing(found, value.slot)
                         if place < 0:
-                            noted.append((site.where, (tensor,), 0, ()))  # type: ignore[union-attr]
+                            noted.append((site.where, one, 0, ()))  # type: ignore[union-attr]
                         else:
-                            noted[place] = noted[place][0], (tensor,), 0, ()
-                        return answer if as_number else tensor
+                            noted[place] = noted[place][0], one, 0, ()
+                        return found if as_number else one[0]
                 self._wait(fiber, value)
             number = before_first - value.ref
             rows: Any = constants.get(sources[number])

@@ -259,21 +259,17 @@ _MAY_HOLD = Sought(lambda kind: kind is torch.Tensor or issubclass(kind, Symbol 
 def _has_of_model(item: Any, seen: set[int], is_inside: bool = False) -> bool:
     """Whether an object of the user's, that is no module, has a parameter's stand-in or a module; or one that is in a
     nest."""
-    if isinstance(item, Shared | nn.Module):
+    kind = type(item)  # stand-ins are not asked who asks for their class
+    if issubclass(kind, Shared | nn.Module):
         return is_inside
-    parts: Iterable[Any]
-    if isinstance(item, dict):
-        parts = item.values()
-    elif isinstance(item, tuple | list | set | frozenset):
-        parts = item
-    else:
-        parts, is_inside = getattr(item, "__dict__", {}).values(), True
-        if isinstance(item, torch.Tensor | Symbol | type):
-            return False
-    if id(item) in seen:
+    if issubclass(kind, Symbol | torch.Tensor | type) or id(item) in seen:
         return False
     seen.add(id(item))
-    return any(_has_of_model(part, seen, is_inside) for part in parts)
+    if issubclass(kind, tuple | list | set | frozenset):
+        return any(_has_of_model(part, seen, is_inside) for part in item)
+    if issubclass(kind, dict):
+        return any(_has_of_model(part, seen, is_inside) for part in item.values())
+    return any(_has_of_model(part, seen, True) for part in getattr(item, "__dict__", {}).values())
 
 
 def _end(item: Any) -> None:

@@ -156,11 +156,10 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
         return rec.rows_of_numbers(rec.numbers_of(tensor))
     key = "rows", id(tensor), version_of(tensor), dim
     known = rec.ragged_constants.get(key)
-    moved = tensor if tensor.layout is torch.strided else tensor.to_dense()
-    moved = moved.movedim(dim, 0) if dim else moved
-    if known is not None and holds(moved, known[2]):
+    if known is not None and holds(tensor, known[2].movedim(0, dim)):
         return Ragged(rec, known[1].refs, known[1].row, dim)
-    moved = moved.clone(memory_format=torch.contiguous_format)
+    moved = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    moved = (moved.movedim(dim, 0) if dim else moved).clone(memory_format=torch.contiguous_format)
     count = moved.shape[0]
     slot = rec.slot_of_constant(moved.shape[1:], tensor.dtype)[1]
     refs = range(0)

@@ -132,15 +132,13 @@ class Sample:
         self.recorded(*way)
         return self._known.pop(way)
 
-    def recorded_by(self, view: ModelView, table: TypeTable, sizes: Sizes | None = None,
-                    instances: Sequence[Any] | None = None) -> _Recorded:  # fmt: skip
-        """By a view and into a table, in segments; all instances, or some of them."""
+    def recorded_by(self, view: ModelView, table: TypeTable, sizes: Sizes | None = None) -> _Recorded:
+        """By a view and into a table, in segments."""
         shadow, recorder = recording_shadow(view, table)
         recorder.sizes = sizes
-        instances = self.instances if instances is None else instances
-        with unchanged(instances):
+        with unchanged(self.instances):
             run_segment = SegmentsUnplanned(self.model, view, table)
-            parts = run_segment.taken(capture(shadow, recorder, instances, run_segment))
+            parts = run_segment.taken(capture(shadow, recorder, self.instances, run_segment))
         return _Recorded(view, table, recorder, parts, sizes)
 
 
@@ -151,10 +149,12 @@ def runs_out(sample: Sample) -> bool:
     if count <= FEW or len(sample.recorded().table.types) < NEW_TYPES * count:
         return True
     border = 3 * count // 4
-    first = Sample(sample.model, sample.code, sample.instances[:border])
+    first, last = (
+        Sample(sample.model, sample.code, some) for some in (sample.instances[:border], sample.instances[border:])
+    )
     recorded = first.recorded(ragged_classes(first))
     known = len(recorded.table.types)
-    first.recorded_by(recorded.view, recorded.table, instances=sample.instances[border:])
+    last.recorded_by(recorded.view, recorded.table)
     return len(recorded.table.types) - known < NEW_TYPES * (count - border)
 
 

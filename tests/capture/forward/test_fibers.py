@@ -352,12 +352,13 @@ def sorted_by_scores(net: Reading, words: list[int]) -> Any:
         items[-1] = items[-1][0] * math.nan, items[-1][1]
     ordered = sorted(items, key=lambda item: item[0], reverse=True)
     best, worst = max(items, key=lambda item: item[0]), min(ordered, key=lambda item: item[0])
-    same = sum(a[0] == b[0] and a[0] <= b[0] for a in items for b in ordered)
+    signs = (operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne)
+    same = [sum(bool(sign(a[0], b[0])) for a in items for b in ordered) for sign in signs]
     return torch.stack([h for _, h in ordered]), best[1] - worst[1], same, best[0] > worst[0]
 
 
 def elements_compared(net: Reading, words: list[int]) -> Any:
-    scores, table = net.out(net.encode(words)), torch.stack([net.out(net.embedding.weight[word]) for word in words])
+    scores, table = net.out(net.encode(words)), net.out(torch.stack([net.embedding.weight[word] for word in words]))
     at, total = 0, 0.0
     for i in range(1, 9):
         at = i if scores[i] > scores[at] else at

@@ -1,4 +1,4 @@
-"""Numbers that are told by what exists: elements of values that segments have computed, and comparisons of two.
+"""Numbers that exist when forward asks: elements of values that segments have computed, and comparisons of two.
 
 Who sorts n things by a score asks n log n times which of two is larger, and each answer is there once the scores are:
 no instance has to wait for it. The first time one waits, and all that is computed as the two are is computed with them
@@ -31,9 +31,9 @@ _NEAR = 5
 """Nodes back from the last one among which a value is looked for: a comparison, and two elements of rows."""
 
 
-def told(rec: Recorder, value: Value, met: set[int]) -> Any:
-    """The number that a value is that has just been recorded; None where that is not told by what exists. `met` are the
-    entries of which that is known: others than these two, and comparisons, once, whose operands are asked for."""
+def existing(rec: Recorder, value: Value, met: set[int]) -> Any:
+    """The number that a value is that has just been recorded; None where it has to be computed. `met` are the entries
+    of which that is known, those of other operations, and, negative, comparisons whose operands are asked for."""
     entry, refs = _node(rec, value.ref)
     if entry is None:
         return None
@@ -43,7 +43,7 @@ def told(rec: Recorder, value: Value, met: set[int]) -> Any:
             met.add(entry.index)
             return None
         return _number(rec, value.ref, value.slot)
-    numbers = list(map(_number, (rec, rec), refs, slots))
+    numbers = [_number(rec, ref, slot) for ref, slot in zip(refs, slots, strict=True)]
     if None not in numbers:
         return compare(*numbers)
     if (asked := -1 - entry.index) not in met:
@@ -52,9 +52,19 @@ def told(rec: Recorder, value: Value, met: set[int]) -> Any:
     return None
 
 
-def as_tensor(number: Any, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
-    """A number as eager code has it."""
-    return torch.full(shape, number, dtype=dtype)
+class Existing(Sequence[torch.Tensor]):
+    """Such a number, a tensor as eager code has it once somebody asks: making one takes as long as comparing two."""
+
+    __slots__ = ("number", "slot")
+
+    def __init__(self, number: Any, slot: Slot):
+        self.number, self.slot = number, slot
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        return torch.full(self.slot.shape, self.number, dtype=self.slot.dtype)
 
 
 def _node(rec: Recorder, ref: int) -> tuple[Entry | None, Sequence[int]]:
