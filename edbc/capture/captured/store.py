@@ -139,7 +139,7 @@ class Store:
             raise StaleError(f"{self.path}: expected format {FORMAT}, got {header.get('format')}; capture again")
         given = header.pop("digest", None)
         if _digest(header, tensors) != given:
-            raise self._refused("what its digest is of; it was altered")
+            raise self._refused("the bytes that its digest was made of (the file was altered)")
         return header, tensors
 
     def _require_items(self, items: list[int], count: int) -> None:
