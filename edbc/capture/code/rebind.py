@@ -18,7 +18,7 @@ What a copy calls instead:
 (8) of `len` and `torch.arange`, where sizes are symbols: what leaves the size of rows one (`ragged.symbols`);
 (9) of `torch.Tensor(n, m)`, `torch.LongTensor(n, m)` and their like, which no override reaches, and of `torch.empty`:
     zeros, as what memory holds by chance is no graph that comes twice;
-(10) of `torch.sparse.FloatTensor` and its like: of descriptions their tensors;
+(10) of `torch.sparse.FloatTensor`, `torch.sparse_coo_tensor` and their like: of descriptions their tensors;
 (11) of `super`: one whose methods are copies;
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
 (13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run;
@@ -65,6 +65,7 @@ _OF_CLASSES = frozenset(
     "__new__ __init__ __init_subclass__ __getattr__ __getattribute__ __setattr__ __delattr__ __del__".split()
 )
 """Methods that make and keep an object rather than compute."""
+SPARSE = (torch.sparse_coo_tensor, torch.sparse_csr_tensor, torch.sparse_csc_tensor, torch.sparse_compressed_tensor)
 _AROUND = (torch.nn.functional.sigmoid, torch.nn.functional.tanh, torch.nn.functional.hardsigmoid,
            torch.nn.functional.hardswish)  # fmt: skip
 
@@ -178,6 +179,8 @@ class Copies:
             return _of_sizes(found, None)
         if isinstance(found, type(torch.FloatTensor)) and (found.is_sparse or not found.is_cuda):
             return _of_sparse(found) if found.is_sparse else _of_sizes(found, found.dtype)
+        if any(found is maker for maker in SPARSE):
+            return _of_sparse(found)
         if found is super:
             return self._super
         if any(found is maker for maker in MAKERS):
@@ -380,7 +383,7 @@ def _of_drawing(func: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _of_sparse(kind: Any) -> Callable[..., Any]:
     """(10)."""
-    return lambda *args: kind(*with_tensors(args))
+    return lambda *args, **kwargs: kind(*with_tensors(args), **with_tensors(kwargs))
 
 
 @cache

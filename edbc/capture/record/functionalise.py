@@ -148,7 +148,7 @@ class Changes:
         self._memories: dict[int, tuple[Value, Memory]] = {}
         """By the identity of a name, which it keeps alive."""
         self._fresh: dict[int, torch.Tensor] = {}
-        self._of_storage: dict[int, torch.Tensor] = {}
+        self._of_storage: dict[int | None, torch.Tensor] = {}
         """The fresh tensor whose memory it is."""
         self._stand_ins: dict[int, tuple[torch.Tensor, Value]] = {}
 
@@ -275,22 +275,23 @@ class Changes:
         """Note what a torch function made: fresh tensors, unless they are its arguments."""
         for tensor in (result,) if type(result) is torch.Tensor else flat(result):
             if type(tensor) is torch.Tensor and tensor._base is None and not _is_among(tensor, args):
-                storage = tensor.untyped_storage()._cdata  # in the mode, which is not asked
-                if self._of_storage.setdefault(storage, tensor) is tensor:
+                storage = _memory(tensor)  # in the mode, which is not asked
+                if storage is not None and self._of_storage.setdefault(storage, tensor) is tensor:
                     self._fresh[id(tensor)] = tensor
 
     def _base(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fresh tensor of which eager made another one a view, or that has its memory (`x.data`); else itself."""
         with torch._C.DisableTorchFunction():  # or the mode is asked
-            known = self._of_storage.get(tensor.untyped_storage()._cdata)
+            known = self._of_storage.get(_memory(tensor))
             return known if known is not None else tensor if tensor._base is None else tensor._base
 
     def _adopts(self, tensor: torch.Tensor) -> bool:
         """Let what has a fresh tensor's memory be that, unless it is a view."""
         with torch._C.DisableTorchFunction():
-            if tensor._base is None:
-                self._of_storage[tensor.untyped_storage()._cdata] = self._fresh[id(tensor)] = tensor
-            return tensor._base is None
+            memory = _memory(tensor)
+            if tensor._base is None and memory is not None:
+                self._of_storage[memory] = self._fresh[id(tensor)] = tensor
+            return tensor._base is None and memory is not None
 
     def stand_in(self, tensor: Any) -> Any:
         """The stand-in for a fresh tensor into which recorded values were written, or for a view of one; any other
@@ -475,6 +476,11 @@ class KeepsBooks(TorchFunctionMode):
 _UNSET = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 _MADE = (torch.Tensor, tuple, list)
 """What functions return that make tensors: most that see every call of torch's tell sizes and dtypes."""
+
+
+def _memory(tensor: torch.Tensor) -> int | None:
+    """What names a tensor's memory; nothing of a sparse one, which has several."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None
 
 
 def _is_among(tensor: torch.Tensor, tree: Any) -> bool:

@@ -119,3 +119,30 @@ def test_classes_of_sparse_tensors_take_what_forward_makes() -> None:
     model = seeded(Sparse)
     net = require_parity(model, edges, sizes=(1, 8))
     require_equal_gradients(net, edges, tolerance=1e-5)
+
+
+class SparseByFunction(nn.Module):
+    """The same by the function, where forward is recorded with books of who shares memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE)
+
+    def forward(self, edges: torch.Tensor) -> torch.Tensor:
+        n = int(edges.max()) + 1
+        near = torch.sparse_coo_tensor(indices=edges, values=torch.ones(edges.shape[1]), size=(n, n))
+        h = self.linear(torch.arange(n * SIZE).reshape(n, SIZE) / 9)
+        shown = h[:, 0]
+        h[:, 0] += 1
+        dense = torch.ones(2, n)
+        dense[0] = 0
+        return torch.cat([torch.sparse.mm(near, h), torch.sparse.mm(dense.to_sparse(), h), shown[None, :1] * h[:1]])
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_functions_of_sparse_tensors_take_what_forward_makes() -> None:
+    """They take no stand-ins, and their results have no memory that views show. Values and gradients."""
+    edges = [torch.tensor([[i % 3, 1, 2 + i % 2], [0, 1, i % 3]]) for i in range(8)]
+    model = seeded(SparseByFunction)
+    net = require_parity(model, edges, sizes=(1, 8))
+    require_equal_gradients(net, edges, tolerance=1e-5)
