@@ -597,7 +597,7 @@ class Net:
     @cached_property
     def alike(self) -> Alike | None:
         """What of instances is not recorded again; None where forward may do other things with equal ones."""
-        if self.view.ragged or self.plan.reads or not self.view.is_forward_told:
+        if self.view.ragged or self.plan.reads or not self.view.closed.is_forward_told:
             return None
         lease = partial(recording_shadow, self.view, self.table, self.autocast)
         return Alike(self.view, self.lexicon, lease, takes_new=not self.strict)

@@ -188,7 +188,7 @@ class Alike:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""
         tells_masks = self._tells_masks
-        column = read(instances, self._view.fields_of, not tells_masks)
+        column = read(instances, self._view.closed.fields, not tells_masks)
         self.looked += len(instances)
         if not instances or None in column.patterns:
             self._looked_size += len(instances)
@@ -319,7 +319,7 @@ class Alike:
         found: dict[Any, tuple[Read, Any]] = {}
         for of, instance in zip(read, instances, strict=True):
             if of.pattern not in self._patterns:
-                named = [*names(instance, self._view.fields_of)] if self._names else ()
+                named = [*names(instance, self._view.closed.fields)] if self._names else ()
                 self._ask(of.pattern, [i for i, name in enumerate(named) if name in self._names])
             key = self._key(of)
             if key not in self._moulds:
@@ -335,7 +335,7 @@ class Alike:
     def _ask_by_name(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
         """Let what the last attempt looked at be told in all patterns that have a number of its name. False where it
         has none, or that is known."""
-        named = [*names(firsts[self._asker][1], self._view.fields_of)]
+        named = [*names(firsts[self._asker][1], self._view.closed.fields)]
         new = {named[place] for place in self._wanted} - self._names - {None}
         self._names |= new
         for of, _ in firsts if new else ():

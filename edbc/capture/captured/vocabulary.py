@@ -67,7 +67,7 @@ class Home(NamedTuple):
     """Name of the model's class, and a digest of the file that it stands in."""
     structure: str
     """A digest of its modules, the shapes of its tensors, and its numbers and texts: what its config made of it; and of
-    buffers that are triangles, which a recording may rely on (`CellTracer.relied_on`)."""
+    buffers that are triangles, which a recording may rely on (`ModelView.relied_on`)."""
     dtype: str
     training: str
     autocast: str

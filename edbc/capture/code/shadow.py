@@ -52,7 +52,6 @@ from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.special import embedded
 from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs
-from edbc.capture.record.tracer import CellTracer
 from edbc.capture.semantics.autocast import State, entered
 from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import NoRandomNumbers
@@ -151,7 +150,7 @@ def is_leaf(module: nn.Module) -> bool:
     return is_torchs and not computes_weight(module)
 
 
-class ModelView(CellTracer):
+class ModelView:
     """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
 
@@ -223,23 +222,8 @@ class ModelView(CellTracer):
         return self.regions.closed
 
     @property
-    def names_assigned(self) -> frozenset[str]:  # type: ignore[override]
-        return self.closed.assigned
-
-    @property
-    def left_by_forward(self) -> frozenset[str] | None:  # type: ignore[override]
-        return self.closed.left_by_forward
-
-    @property
-    def is_forward_told(self) -> bool:
-        """Whether what forward records is told by what it reads of an instance (`code.closed`, definition (3))."""
-        return self.closed.is_forward_told
-
-    def fields_of(self, kind: type) -> frozenset[str] | None:
-        return self.closed.fields(kind)
-
-    @property
-    def boundary(self) -> CodeType:  # type: ignore[override]
+    def boundary(self) -> CodeType:
+        """The function that runs cells when they are traced."""
         return ModelView._trace.__code__
 
     def _proven(self, names: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -354,9 +338,11 @@ class ModelView(CellTracer):
         return sorted(f"{path}.{name}" if path else name for path, name in self._assigned)
 
     def has_assigned(self, path: str, name: str) -> bool:
+        """Whether that was noted."""
         return (path, name) in self._assigned
 
     def note_assigned(self, path: str, name: str) -> None:
+        """Forward changes an attribute of the module at a path."""
         self._assigned.add((path, name))
 
     def tensor(self, name: str) -> torch.Tensor:
@@ -368,12 +354,15 @@ class ModelView(CellTracer):
         return getattr(*home)
 
     def shared(self, ref: SharedRef) -> torch.Tensor:
+        """The model's parameter or buffer behind a reference, with its views taken."""
         tensor = self.tensor(ref.name)
         for view in ref.views:
             tensor = view.apply(tensor, self.shared)
         return tensor
 
     def relied_on(self, ref: SharedRef) -> torch.Tensor | None:
+        """What stands behind a reference to buffers, as it is now: where one of them changes, all is recorded anew.
+        None of parameters, and where that has happened before."""
         names = _names_behind(ref)
         tensors = {name: self.tensor(name) for name in names}
         if names & self.unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
@@ -435,13 +424,16 @@ class ModelView(CellTracer):
         return known
 
     def output_classes(self, operation: Operation) -> tuple[Any, tuple[ValueClass, ...]]:
+        """Template of the outputs of a cell or module and the class of each."""
         trace = self.trace(operation)
         return trace.template, tuple(class_of(value._meta()) for value in trace.outputs)
 
     def demands(self, operation: Operation) -> tuple[frozenset[int], ...]:
+        """What calls of an automatic cell must give, see `Entry.demands`."""
         return self.trace(operation).demands
 
     def makes_memory(self, operation: Operation) -> bool:
+        """Whether each output of a cell or module is memory of its own."""
         trace = self.trace(operation)
         recording, refs = trace.recording, {output.ref for output in trace.outputs}
         value = recording.first_value
@@ -454,10 +446,12 @@ class ModelView(CellTracer):
         return len(refs) == len(trace.outputs) and min(refs, default=-1) >= 0
 
     @property
-    def may_draw(self) -> bool:  # type: ignore[override]
+    def may_draw(self) -> bool:
+        """True when random operations are recorded: in training."""
         return self.model.training
 
     def draws(self, operation: Operation) -> Sequence[tuple[Draw, ValueClass]]:
+        """What a cell draws, in order."""
         return self.trace(operation).draws
 
     def trace(self, operation: Operation, evaluating: bool = False) -> CellTrace:
@@ -471,7 +465,7 @@ class ModelView(CellTracer):
 
     def _trace(self, operation: Operation, evaluating: bool, lent: ExitStack, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)
-        recorder._tracer = self
+        recorder.tracer = self
         is_automatic = operation.is_of_module and operation.name in self.automatic
         if is_automatic:
             recorder.most_entries = MAX_OPERATIONS
@@ -758,7 +752,7 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
     """A shadow of the whole model on which running `forward` records, and its recorder."""
     refuse_hooks(view.model, lambda module: is_cell(module) or is_leaf(module))
     recorder = Recorder(table, home=home)
-    recorder._tracer = view
+    recorder.tracer = view
     recorder.ragged = view.ragged
     shadow = recorder.root = view.shadow(view.model, recorder)
     for path, module in list(shadow.named_modules()):

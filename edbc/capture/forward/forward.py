@@ -178,7 +178,7 @@ def _of_rows(recorder: Recorder, shadow: nn.Module, instances: Sequence[Any]) ->
     """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.together`)."""
     if recorder.shows is not None:
         return recorder.shows.forward_of(shadow)
-    if not (recorder.ragged or recorder.sizes is not None) or recorder.tracer.left_by_forward is None:
+    if not (recorder.ragged or recorder.sizes is not None) or recorder.tracer.closed.left_by_forward is None:
         return shadow.forward
     if recorder.sizes is not None:
         note_sizes(recorder, instances)

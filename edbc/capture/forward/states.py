@@ -8,7 +8,7 @@ import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,8 +16,10 @@ from torch import nn
 from edbc.capture.code.assigned import ANY
 from edbc.capture.code.rebind import is_users
 from edbc.capture.code.rewrite import enclosing_of, is_filled
-from edbc.capture.record.tracer import CellTracer
 from edbc.capture.standins.standin import Symbol
+
+if TYPE_CHECKING:
+    from edbc.capture.code.shadow import ModelView
 
 _MISSING = object()
 _CONTAINERS = (list, dict)
@@ -33,8 +35,8 @@ class OwnAttributes:
     objects that code which forward may reach assigns): next to nothing for most models.
     """
 
-    def __init__(self, shadow: nn.Module, tracer: CellTracer):
-        self._written, names = tracer.written, tracer.names_assigned
+    def __init__(self, shadow: nn.Module, tracer: ModelView):
+        self._written, names = tracer.written, tracer.closed.assigned
         self.is_idle = not names and not self._written
         """Whether there is nothing to keep apart."""
         if self.is_idle:

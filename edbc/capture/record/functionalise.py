@@ -50,8 +50,8 @@ from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
 
 if TYPE_CHECKING:
+    from edbc.capture.code.shadow import ModelView
     from edbc.capture.record.recorder import Recorder
-    from edbc.capture.record.tracer import CellTracer
 
 MOST_SINCE = 512
 """Nodes since a name's own that are looked through, to tell whether it is alone."""
@@ -377,7 +377,7 @@ def makes_memory(operation: Operation, shared_meta: Callable[[SharedRef], torch.
     return given.isdisjoint(memory) and len({*memory}) == len(memory)
 
 
-def is_apart(operation: Operation, tracer: CellTracer) -> bool:
+def is_apart(operation: Operation, tracer: ModelView) -> bool:
     """Whether what a node of an operation gives is memory of its own; where that is not known, no."""
     if operation.members or operation.name in _PARTS:
         return False

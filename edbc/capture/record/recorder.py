@@ -21,7 +21,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType, FunctionType, NoneType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -77,7 +77,6 @@ from edbc.capture.record.special import (
     without_gradient,
 )
 from edbc.capture.record.table import Draw, Entry, Hole, Operation, SharedRef, TypeTable, fill
-from edbc.capture.record.tracer import CellTracer
 from edbc.capture.semantics import autocast, rules
 from edbc.capture.semantics.randomness import NO_VALUES, Dispatched, draws
 from edbc.capture.semantics.shapes import (
@@ -112,6 +111,9 @@ from edbc.capture.standins.standin import (
     value_of,
 )
 from edbc.capture.standins.unread import Later, Site, looked_at
+
+if TYPE_CHECKING:
+    from edbc.capture.code.shadow import ModelView
 
 _STACK = torch.stack
 _STRIDED = torch.strided
@@ -180,7 +182,7 @@ class Recorder:
     __slots__ = (
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
-        "_switches", "_tracer", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast",
+        "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast",
         "before_books", "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described",
         "descriptions", "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
         "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_runs",
@@ -192,8 +194,8 @@ class Recorder:
         "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading",
         "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "remembers", "returned",
         "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites",
-        "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "unread",
-        "within", "zeros",
+        "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "tracer",
+        "unread", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -277,7 +279,8 @@ class Recorder:
         """Once forward has run, the line of nodes made of what it returned: its own, whoever called."""
         self.sites: defaultdict[int, dict[int, CodeType]] = defaultdict(dict)
         """By entry: code by the offset of its call, for call sites that have been noted."""
-        self._tracer: CellTracer | None = None
+        self.tracer: ModelView
+        """What knows the model's cells and parameters."""
         self.shared: list[Shared] = []
         """Stand-ins for parameters, which stay."""
         self._class_of_constant: dict[Any, tuple[int, Slot]] = {}
@@ -641,12 +644,6 @@ class Recorder:
     def changes(self, func: Callable[..., Any], template: Any) -> bool:
         """Whether torch.autocast changes what a function of parameters computes now."""
         return self._effective(func, template, ())[1]
-
-    @property
-    def tracer(self) -> CellTracer:
-        """What knows the model's cells and parameters."""
-        assert self._tracer is not None
-        return self._tracer
 
     # --- externals -------------------------------------------------------------------------------------------------
 

@@ -72,7 +72,7 @@ class Shown:
             if kind is list:
                 self.made.append((parts, [*parts]))
             return parts if kind is list else rebuilt(item, parts)
-        fields = self.rec.tracer.fields_of(kind)
+        fields = self.rec.tracer.closed.fields(kind)
         return item if fields is None else self._of_object(item, fields)
 
     def _of_object(self, item: Any, fields: frozenset[str]) -> Any:

@@ -194,7 +194,7 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
 def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
     """Microseconds of recording that instances take less because they are alike (definition (5)), without rows."""
     view, table = ModelView(sample.model, automatic=names, code=sample.code), TypeTable()
-    if not view.is_forward_told:
+    if not view.closed.is_forward_told:
         return 0.0
     alike = Alike(view, Lexicon(table, view, _nobody, _nobody), lambda: recording_shadow(view, table))
     with unchanged(sample.instances):

@@ -339,7 +339,7 @@ def test_equal_plain_values_of_other_kinds_are_other_keys() -> None:
     ]
     items = [1, 1.0, True, "1", None, 0.0, -0.0, [1], (1,), [1.0], [0.0], [-0.0], [1, 1.0], *nests]
     for item in items:
-        column = read([{"x": item}], net.view.fields_of)
+        column = read([{"x": item}], net.view.closed.fields)
         numbers = column.numbers or [()]
         keys.append((column.patterns[0], *map(repr, numbers[0])))
 
@@ -348,7 +348,7 @@ def test_equal_plain_values_of_other_kinds_are_other_keys() -> None:
 
 def test_pairs_of_numbers_are_told_in_all() -> None:
     """As many numbers as an instance may have, in their order."""
-    fields = of_net(seeded(Makes), vector).view.fields_of
+    fields = of_net(seeded(Makes), vector).view.closed.fields
     many = [(i, i + 1) for i in range(MOST_ITEMS // 2)]
 
     column = read([{"x": many}, {"x": [*many, (0, 0)]}], fields)

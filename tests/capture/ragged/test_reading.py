@@ -12,6 +12,7 @@ from helpers import bound
 from rowparity import VOCAB, graph, kept_forwards, of_model
 from torch import nn
 
+from edbc.capture.code.closed import Closed
 from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_of
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.together.forwards import _integers
@@ -81,7 +82,7 @@ def test_instances_are_read_together_as_alone(seed: int, monkeypatch: pytest.Mon
     rng = Random(seed)
     rec = of_model(Sends(), graph, rounds=1)._idle[0][1]
     fields = frozenset(("x", "n", "y"))
-    monkeypatch.setattr(type(rec.tracer), "fields_of", lambda self, kind: fields if kind is SimpleNamespace else None)
+    monkeypatch.setattr(Closed, "fields", lambda self, kind: fields if kind is SimpleNamespace else None)
     instances = [item(rng) for _ in range(12)]
     instances += [rng.choice(instances) for _ in range(4)]
     groups = read(rec, False, instances)

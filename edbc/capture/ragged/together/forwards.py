@@ -95,7 +95,7 @@ class Forwards:
         self.tried = [0] * len(instances)
         """How much of what is kept for its key each instance does not fit."""
         self.runs: list[tuple[KeptCall, Ints] | None] = [None] * len(instances)
-        self.names_left = rec.tracer.left_by_forward or frozenset()
+        self.names_left = rec.tracer.closed.left_by_forward or frozenset()
         self.leaving: dict[tuple[tuple[str, str], ...], tuple[int, KeptCall]] = {}
         """By what kept forwards leave on modules the last instance that does. It is asked for where another instance
         runs as it is written, and at the end."""

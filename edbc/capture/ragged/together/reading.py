@@ -157,7 +157,7 @@ class _Reader:
             for column in zip(*items, strict=True):
                 self.column(column, depth + 1)
             return None
-        fields = self.rec.tracer.fields_of(kind)
+        fields = self.rec.tracer.closed.fields(kind)
         if fields is None:
             raise _NotKeyed
         return self.objects(kind, fields, items, depth + 1)
