@@ -14,7 +14,7 @@ from edbc.capture.standins.standin import Slot
 
 
 def capture_of(table: TypeTable, parts: Parts, slots: list[Slot], nests: list[Any], constants: dict[int, Any],
-               stacks: list[tuple[int, int]], result_ptr: list[int] | None = None) -> Capture:  # fmt: skip
+               stacks: list[tuple[int, int]], result_ptr: list[int]) -> Capture:  # fmt: skip
     """The Capture of what has been joined. `slots` are those of results, one by one."""
     detached = parts.detached.view(np.bool_) if len(parts.detached) else None
     graph = Graph(table.graph_types(), parts.node_type, parts.operand_ptr, parts.operands, parts.operand_output,

@@ -31,7 +31,7 @@ from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
 from edbc.capture.forward.left import Assigned, Left, recorded
-from edbc.capture.forward.returned import Collected, shifted_results
+from edbc.capture.forward.returned import Collected
 from edbc.capture.forward.structures import LARGEST
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.standins.objects import unchanged
@@ -192,7 +192,7 @@ def part_of(shadow: nn.Module, recorder: Recorder, lexicon: Lexicon, instance: A
             lexicon.keeps_on_instances = True
         built = build_collected(recording, collected)
         whole = np.array([0, built.graph.num_nodes], np.int64)
-        parts = _split(built, collected._replace(ends=[len(built.result_node)]), lexicon, whole)
+        parts = _split(built, collected._replace(result_ptr=[0, len(built.result_node)]), lexicon, whole)
     if parts is None:
         raise UnsupportedError(f"instance {number}: expected rows and offsets below 2**31, got larger ones")
     part, left = parts[0]._replace(nest=parts[0].nest._replace(stacks=collected.stacks)), collected.left
@@ -219,20 +219,19 @@ def _order(built: Capture, part: Part, lexicon: Lexicon) -> list[int]:
 
 def _split(built: Capture, collected: Collected, lexicon: Lexicon, ends: Longs) -> list[Part] | None:
     graph, facts = built.graph, lexicon.facts()
-    result_ptr = np.array([0, *collected.ends], np.int64)
     words, begin, constants, constant_ptr, fault = split(
         graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, built.external_source,
         built.external_index, facts.kind_of_source, ends, built.result_node, built.result_output,
-        lexicon.slot_numbers(built.result_slots), result_ptr, _NONE if built.detached is None else built.detached,
+        lexicon.slot_numbers(built.result_slots), np.array(collected.result_ptr, np.int64),
+        _NONE if built.detached is None else built.detached,
     )  # fmt: skip
     if fault >= 0:
         return None
     parts = []
     borders, of_constants = begin.tolist(), constant_ptr.tolist()
-    for i, (result, first) in enumerate(zip(collected.nests, result_ptr.tolist(), strict=False)):
+    for i, nest in enumerate(collected.nests):
         own_constants = constants[of_constants[i] : of_constants[i + 1]]
         own_words = words[borders[i] : borders[i + 1]].tobytes()
-        nest = shifted_results(result, -first) if first else result
         stacks = stacks_in(nest) if collected.stacks else ()
         parts.append(Part(own_words, Nest(nest, stacks), _pools(built, own_constants)))
     return parts

@@ -71,9 +71,9 @@ class Capture:
     """Results that earlier segments computed: these are not among those above."""
     in_tables: bool = field(default=False, kw_only=True)
     """True for a segment whose values are carried: each Run of `results`, which is of one class, may be a table."""
-    result_ptr: list[int] | None = field(default=None, kw_only=True)
-    """Where the results of each instance begin that its nest counts from there, and the end; None where nests count
-    from 0."""
+    result_ptr: Sequence[int] = field(kw_only=True)
+    """From where the nest of each instance counts, the first of its results, and where the last one's end; 0 for all
+    where nests count from the mini-batch's first."""
     of_steps: OfSteps | None = field(default=None, kw_only=True)
     """Where the nodes are those of the steps of programs (`ragged.together.templates`)."""
     stacks: Sequence[tuple[int, int]] = field(default=(), kw_only=True)
@@ -210,6 +210,7 @@ def captured_of(structure: Structure, recorder: Recorder, external_index: Ints, 
         slots,
         runs,
         detached=structure.detached,
+        result_ptr=[0] * (len(runs) + 1),
         has_shared=structure.reads_carried,
         is_known=True,
         recorded_as=structure.recorded_as,

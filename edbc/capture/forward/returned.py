@@ -66,11 +66,6 @@ class Stacked:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def shifted(self, offset: int) -> Stacked:
-        """The place of outputs so many later."""
-        assert self.stop is not None
-        return Stacked(self.start + offset, self.stop + offset, self.at)
-
 
 def along(stack: torch.Tensor, at: int) -> torch.Tensor:
     """A stack with its rows along another dimension, the last one where there are no so many."""
@@ -84,21 +79,20 @@ def as_longs(numbers: Sequence[int] | Ints) -> Ints:
 
 
 class Collected(NamedTuple):
-    """Values in what instances returned: refs, slots, and the nests with a Result in each value's place."""
+    """Values in what instances returned: refs, slots, and the nests with a Result in each value's place, which counts
+    from the instance's first one."""
 
     refs: Ints
     slots: list[Slot]
     nests: list[Any]
-    ends: list[int]
-    """How many of the values there are up to and with those of each nest."""
+    result_ptr: list[int]
+    """Where the values of each nest begin, and the end."""
     left: Left | None = None
     """What forward left on other objects: results that no nest has."""
     stacks: Sequence[tuple[int, int]] = ()
     """The ranges of all `Stacked`."""
     is_on_instances: bool = False
     """Whether it left something on instances that are captured."""
-    result_ptr: list[int] | None = None
-    """As a Capture's."""
 
 
 def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
@@ -107,24 +101,27 @@ def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
     refs: list[int] = []
     slots: list[Slot] = []
     stacks: list[tuple[int, int]] = []
+    result_ptr = [0]
 
     def run(values: list[Value]) -> Run:
+        begin = len(refs) - result_ptr[-1]
         refs.extend([value.ref for value in values])
         slots.extend([value.slot for value in values])
-        return Run(len(refs) - len(values), len(refs))
+        return Run(begin, begin + len(values))
 
     def stack(rows: Sequence[int], slot: Slot, at: int) -> Stacked:
+        begin = len(refs) - result_ptr[-1]
         refs.extend(rows)
         slots.extend([slot] * len(rows))
         stacks.append((len(refs) - len(rows), len(refs)))
-        return Stacked(*stacks[-1], at)
+        return Stacked(begin, begin + len(rows), at)
 
     def walk(item: Any) -> Any:
         kind = type(item)
         if kind is Value:
             refs.append(item.ref)
             slots.append(item.slot)
-            return Result(len(refs) - 1)
+            return Result(len(refs) - 1 - result_ptr[-1])
         if kind is list:
             return run(item) if item and [type(x) for x in item].count(Value) == len(item) else [walk(x) for x in item]
         if kind is tuple:
@@ -141,16 +138,15 @@ def collect_results(nests: Sequence[Any], in_stacks: bool = False) -> Collected:
         return _walk_other(item, walk)
 
     results: list[Any] = []
-    ends: list[int] = []
     try:
         for item in nests:
             results.append(walk(item))
-            ends.append(len(refs))
+            result_ptr.append(len(refs))
     except RecursionError:
         raise UnsupportedError(
             "forward returned lists in lists deeper than Python's limit, or in a circle; return fewer levels"
         ) from None
-    return Collected(as_longs(refs), slots, results, ends, stacks=stacks)
+    return Collected(as_longs(refs), slots, results, result_ptr, stacks=stacks)
 
 
 def settled(item: Any, as_value: Callable[[Any], Any] | None) -> Any:
@@ -170,26 +166,6 @@ def settled(item: Any, as_value: Callable[[Any], Any] | None) -> Any:
     if issubclass(kind, Lazy):
         return item.returned() if item.rows() is None else item
     return _walk_other(item, partial(settled, as_value=as_value))
-
-
-def shifted_results(nest: Any, offset: int) -> Any:
-    """The nest with every Result moved by `offset`."""
-
-    def walk(item: Any) -> Any:
-        kind = type(item)
-        if kind is Result:
-            return Result(item.index + offset)
-        if kind is Run:
-            return Run(item.start + offset, item.stop + offset)
-        if kind is Stacked:
-            return item.shifted(offset)
-        if kind is list or kind is tuple:
-            return kind([walk(x) for x in item])
-        if kind is dict:
-            return {key: walk(value) for key, value in item.items()}
-        return _walk_other(item, walk)
-
-    return walk(nest)
 
 
 def filled(item: Any, tensors: Sequence[torch.Tensor], start: int, stop: int | None) -> Any:

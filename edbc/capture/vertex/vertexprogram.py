@@ -157,7 +157,8 @@ class VertexProgram:
             slots += [slot] * (of_output[-1] - of_output[0])
         stacks = [each for of_output in rows for each in pairwise(of_output) if each[0] < each[1]]
         nests: Any = Pushed([name for name, _ in tables.outputs], rows, len(parts.node_ptr) - 1)
-        return capture_of(self.recorder.table, parts, slots, nests, pools, stacks)
+        counted_from_0 = [0] * len(parts.node_ptr)
+        return capture_of(self.recorder.table, parts, slots, nests, pools, stacks, counted_from_0)
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
         """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""

@@ -259,14 +259,13 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
         tensors = capture.given.among(tensors)
     for left in capture.left:
         left.write(tensors)
-    starts = capture.result_ptr
-    if _ONE_EACH.issuperset(map(type, capture.results)):
-        firsts = itertools.repeat(0) if starts is None else starts
-        return [tensors[first + nest.index] for nest, first in zip(capture.results, firsts, strict=False)]
-    bounds = itertools.repeat((0, len(tensors))) if starts is None else itertools.pairwise(starts)
-    if starts is not None and len({*map(id, capture.results)}) == 1 and (fill := filler_of(capture.results[0])):
+    nests, starts = [*capture.results], capture.result_ptr  # some are made when they are asked for, and told by `id`
+    if _ONE_EACH.issuperset(map(type, nests)):
+        return [tensors[first + nest.index] for nest, first in zip(nests, starts, strict=False)]
+    bounds = itertools.pairwise(starts)
+    if len({*map(id, nests)}) == 1 < len(nests) and (fill := filler_of(nests[0])):
         return fill(tensors, bounds)
-    return [filled(nest, tensors, *of) for nest, of in zip(capture.results, bounds, strict=False)]
+    return [filled(nest, tensors, *of) for nest, of in zip(nests, bounds, strict=True)]
 
 
 def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:

@@ -105,7 +105,8 @@ def results(captured: Capture, rank: np.ndarray) -> list[dict[str, list[Any]]]:
     """Per instance, the values of each output."""
     pairs = zip(captured.result_node.tolist(), captured.result_output.tolist(), strict=True)
     values = [value(captured, rank, node, output) for node, output in pairs]
-    return [{name: [values[i] for i in listed(item)] for name, item in r.items()} for r in captured.results]
+    each = zip(captured.results, captured.result_ptr, strict=False)
+    return [{name: [values[first + i] for i in listed(item)] for name, item in r.items()} for r, first in each]
 
 
 def listed(item: Result | Run | Stacked | list[Result]) -> list[int]:

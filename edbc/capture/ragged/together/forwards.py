@@ -273,9 +273,9 @@ class Forwards:
         if len(taken) == 1 and forms[0].is_single:
             (form,), ((first, *_),), count = forms, (taken[0].results(made[0]),), len(self.instances)
             width = len(form.slots)
-            last = [*range(width, width * count + 1, width)] if width else [0] * count
+            result_ptr = [*range(0, width * count + 1, width)] if width else [0] * (count + 1)
             nests = [form.nest_of((1,) * width)] * count
-            return Collected(first.reshape(-1), form.slots * count, nests, last, result_ptr=[0, *last])
+            return Collected(first.reshape(-1), form.slots * count, nests, result_ptr)
         found = [of.results(refs) for of, refs in zip(taken, made, strict=True)]
         parts = [(0, row) for row in range(len(self.instances))] if len(taken) == 1 else self._places(taken)
         nests = [forms[k].nest_of(found[k].told[row]) for k, row in parts]
@@ -292,8 +292,8 @@ class Forwards:
         is_stack = [rows for k, _ in parts for rows in forms[k].rows]
         bounds = [0, *ends.tolist()]
         stacks = [of for of, rows in zip(itertools.pairwise(bounds), is_stack, strict=True) if rows]
-        last = [bounds[i] for i in itertools.accumulate([len(forms[k].slots) for k, _ in parts])]
-        return Collected(refs, slots, nests, last, stacks=stacks, result_ptr=[0, *last])
+        result_ptr = [bounds[i] for i in itertools.accumulate([len(forms[k].slots) for k, _ in parts], initial=0)]
+        return Collected(refs, slots, nests, result_ptr, stacks=stacks)
 
     def _first(self, group: Group, place: int, key: Any, alone: tuple[int, ...] | None, instance: Any) -> Any:
         """The first instance of a key, from which what it records is kept if it can be."""
