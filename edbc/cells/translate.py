@@ -32,7 +32,7 @@ from edbc.base.graph import ValueClass
 from edbc.base.operations import OPERATIONS
 from edbc.capture.code.shadow import CellTrace, ModelView
 from edbc.capture.forward.build import build
-from edbc.capture.record.table import Entry, Hole, SharedRef, View, shared_refs
+from edbc.capture.record.table import Entry, Hole, SharedRef, View, shared_refs, through
 from edbc.capture.semantics import autocast
 from edbc.capture.semantics.shapes import filled_with_zeros
 from edbc.capture.standins.lazy import REDUCTIONS
@@ -506,10 +506,7 @@ def _run(value_class: ValueClass, slot: Slot) -> tuple[int, int] | None:
         return 0, value_class.size
     if any(view.detaches for view in slot.views):
         return None
-    elements = torch.arange(value_class.size).reshape(value_class.shape)
-    for view in slot.views:
-        elements = view.apply(elements)
-    elements = elements.reshape(-1)
+    elements = through(slot.views, torch.arange(value_class.size).reshape(value_class.shape)).reshape(-1)
     if not len(elements):
         return None
     first = int(elements[0])

@@ -51,7 +51,7 @@ from edbc.capture.record.lookup import looked_up, looks_up_numbers
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.special import embedded
-from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs
+from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs, through
 from edbc.capture.semantics.autocast import State, entered
 from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import NoRandomNumbers
@@ -355,10 +355,7 @@ class ModelView:
 
     def shared(self, ref: SharedRef) -> torch.Tensor:
         """The model's parameter or buffer behind a reference, with its views taken."""
-        tensor = self.tensor(ref.name)
-        for view in ref.views:
-            tensor = view.apply(tensor, self.shared)
-        return tensor
+        return through(ref.views, self.tensor(ref.name), self.shared)
 
     def relied_on(self, ref: SharedRef) -> torch.Tensor | None:
         """What stands behind a reference to buffers, as it is now: where one of them changes, all is recorded anew.
@@ -540,8 +537,7 @@ class ModelView:
                 made.append([functools.reduce(operator.add, operands)])
                 continue
             for place, slot in enumerate(operation.slots):
-                for view in slot.views:
-                    operands[place] = view.apply(operands[place], stand_in, recorder.function)
+                operands[place] = through(slot.views, operands[place], stand_in, recorder.function)
             args, kwargs = fill(operation.template, operands, stand_in)
             with entered(operation.autocast):
                 result = self._function(operation, recorder, evaluating, lent)(*args, **kwargs)

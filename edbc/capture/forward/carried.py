@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.capture.record.table import through
 from edbc.capture.standins.standin import bits_of
 
 if TYPE_CHECKING:
@@ -172,12 +173,7 @@ class Given:
                 rest.append(number)
                 continue
             at = index[external]
-            tensor = pool.rows[at]
-            if tensor is None:
-                tensor = pool[at]
-            for step in collected.slots[number].views:
-                tensor = step.apply(tensor)
-            tensors[number] = tensor
+            tensors[number] = through(collected.slots[number].views, pool[at])
         return cls(tensors, rest) if tensors else None
 
     def among(self, others: Sequence[Any]) -> list[Any]:

@@ -16,7 +16,7 @@ import torch
 
 from edbc.base.graph import EXCERPT
 from edbc.capture.forward.carried import Carried
-from edbc.capture.record.table import Hole
+from edbc.capture.record.table import Hole, through
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -106,10 +106,7 @@ def _element(rec: Recorder, ref: int, views: Sequence[Any], offset: int) -> Any:
     if type(found) is list:  # of lists, where rows are matrices
         found = None if type(found[0]) is list else found[offset]
     if found is None:
-        tensor = rows[index].detach()
-        for step in views:
-            tensor = step.apply(tensor)
-        found = tensor.reshape(-1)[offset].item()
+        found = through(views, rows[index].detach()).reshape(-1)[offset].item()
     return found
 
 

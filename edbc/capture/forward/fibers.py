@@ -48,6 +48,7 @@ from edbc.capture.forward.cutting import Cutting, RunSegment
 from edbc.capture.forward.existing import Existing, existing
 from edbc.capture.forward.states import Own, OwnAttributes
 from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.record.table import through
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by, watcher_of_thread
 from edbc.capture.semantics.torchstate import Away, kept_as, leave, torch_state
@@ -99,12 +100,7 @@ which nobody has looked."""
 def _read_of(noted: Noted) -> Read:
     """With the tensor."""
     site, rows, at, views = noted
-    if at < 0:
-        return Read(site, None)
-    tensor = rows[at].detach()
-    for step in views:
-        tensor = step.apply(tensor)
-    return Read(site, tensor)
+    return Read(site, None if at < 0 else through(views, rows[at].detach()))
 
 
 class Cut(NamedTuple):

@@ -23,7 +23,7 @@ import torch
 
 from edbc.base.graph import EXCERPT, NodeType, ValueClass
 from edbc.capture.record.keys import quick_key
-from edbc.capture.record.table import Entry, Hole, Operation, fill
+from edbc.capture.record.table import Entry, Hole, Operation, fill, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import split_outputs, take_views
 from edbc.capture.standins.source import user_location
@@ -136,10 +136,8 @@ def _described(rec: Recorder, func: Any, name: str, value: Value, args: tuple[An
     _, _, steps = take_views(func, name, template, value.slot.meta())
     if any(view.detaches for view in value.slot.views) or value.slot.dtype is not torch_dtype(value.slot.base.dtype):
         return None  # bits seen as another dtype are no run of elements
-    whole = seen = torch.empty(value.slot.base.shape, dtype=value.slot.meta().dtype, device="meta")
-    for view in value.slot.views:
-        seen = view.apply(seen, rec.shared_meta)
-    filled, keywords = fill(template, [seen])
+    whole = torch.empty(value.slot.base.shape, dtype=value.slot.meta().dtype, device="meta")
+    filled, keywords = fill(template, [through(value.slot.views, whole, rec.shared_meta)])
     outputs, metas = split_outputs(func(*filled, **keywords))
     if not metas or not all(_is_run(meta, whole) for meta in metas):
         return None

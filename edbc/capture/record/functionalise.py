@@ -41,7 +41,7 @@ from torch.overrides import TorchFunctionMode
 from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import EXCERPT
-from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View
+from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
 from edbc.capture.standins.made import Buffer
@@ -527,16 +527,13 @@ def _joined(rec: Recorder, content: Value, dim: int, numbers: range, new: Value)
 
 def _positions(path: tuple[View, ...], shape: tuple[int, ...]) -> torch.Tensor:
     elements = torch.arange(torch.Size(shape).numel()).reshape(shape)
-    for view in path:
-        elements = view.apply(elements)
-    return elements.contiguous()
+    return through(path, elements).contiguous()
 
 
 def _is_seen_in_place(content: Value, path: tuple[View, ...]) -> bool:
     """Whether a chain of views shows the content itself, where some (`reshape`, `contiguous`) may show a copy."""
-    seen = whole = torch.empty(tuple(content.shape), device="meta")
-    for view in path:
-        seen = view.apply(seen, content.rec.shared_meta)
+    whole = torch.empty(tuple(content.shape), device="meta")
+    seen = through(path, whole, content.rec.shared_meta)
     return seen.untyped_storage()._cdata == whole.untyped_storage()._cdata
 
 
@@ -545,9 +542,7 @@ def _overlaps(rec: Recorder, shape: tuple[int, ...], views: tuple[View, ...]) ->
     key = shape, views
     known = rec.overlaps.get(key)
     if known is None:
-        seen = torch.empty(shape, device="meta")
-        for view in views:
-            seen = view.apply(seen, rec.shared_meta)
+        seen = through(views, torch.empty(shape, device="meta"), rec.shared_meta)
         known = rec.overlaps[key] = any(n > 1 and not s for n, s in zip(seen.shape, seen.stride(), strict=True))
     return known
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from edbc.base.frozen import frozen
+from edbc.base.frozen import Changing, frozen
 from edbc.capture.record.table import TypeTable
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @frozen
-class Recording:
+class Recording(Changing):
     """See the module's docstring; `trace.build` makes a Graph of it."""
 
     table: TypeTable
@@ -54,12 +54,6 @@ class Recording:
     """Nodes that these lack because they equal one that they have."""
     collected: Collected | None = None
     """The values that instances return, where that is known without `results`."""
-
-    def changed(self, **fields: Any) -> Self:
-        """The same recording but for these fields."""
-        other = object.__new__(type(self))
-        other.__dict__.update(self.__dict__, **fields)
-        return other
 
     def local(self, ref: int) -> int:
         """A ref counted from the start of this mini-batch."""

@@ -17,7 +17,7 @@ from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.record.lookup import looked_up
 from edbc.capture.record.numbers import LONG
-from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs
+from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs, through
 from edbc.capture.semantics import rules, sequences
 from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
@@ -378,10 +378,8 @@ def _is_laid_out(value: Any) -> bool:
     """Whether eager's tensor has its elements in memory in order, so that it may be seen in any other shape."""
     if type(value) is Shared:
         return value.tensor.is_contiguous()
-    seen = torch.empty(value.slot.base.shape, device="meta")
-    for taken in value.slot.views:
-        seen = taken.apply(seen, value.rec.shared_meta)
-    return seen.is_contiguous()
+    whole = torch.empty(value.slot.base.shape, device="meta")
+    return through(value.slot.views, whole, value.rec.shared_meta).is_contiguous()
 
 
 def detached_view(rec: Recorder, value: Any) -> Any:

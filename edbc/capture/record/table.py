@@ -117,6 +117,14 @@ class View(NamedTuple):
         return result if self.index is None else result[self.index]
 
 
+def through(views: Iterable[View], value: Any, shared: Callable[[SharedRef], Any] | None = None,
+            call: Callable[..., Any] | None = None) -> Any:  # fmt: skip
+    """`value` seen through a chain of views, see `View.apply`."""
+    for view in views:
+        value = view.apply(value, shared, call)
+    return value
+
+
 def is_flat(outputs: Any) -> bool:
     """Whether a template is a tuple, a plain one or one of torch's, of all its holes in order."""
     return (type(outputs) is tuple or type(outputs) in TAKE_A_LIST) and all(

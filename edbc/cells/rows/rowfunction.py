@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from edbc.capture.record.table import View, fill
+from edbc.capture.record.table import View, fill, through
 from edbc.capture.semantics.autocast import Under
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.cells.rows.batched import Form, Shared, batched_form, vmapped
@@ -128,12 +128,7 @@ class RowFunction:
 
     def _seen(self, shared: Shared, *row: torch.Tensor) -> list[torch.Tensor]:
         """What the call sees of a row's operands."""
-        seen = []
-        for value, chain in zip(row, self.views, strict=True):
-            for view in chain:
-                value = view.apply(value, shared)
-            seen.append(value)
-        return seen
+        return [through(chain, value, shared) for value, chain in zip(row, self.views, strict=True)]
 
     def _one(self, shared: Shared, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = fill(self.template, self._seen(shared, *row), shared)

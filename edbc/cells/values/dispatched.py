@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
-from edbc.capture.record.table import SharedRef, View, fill
+from edbc.capture.record.table import SharedRef, fill, through
 from edbc.capture.semantics.modes import DispatchMode, run
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.semantics.shapes import split_outputs
@@ -121,7 +121,7 @@ class _Dispatch(DispatchMode):
         with torch.no_grad():
             row = [self._without_data(c.shape, read(span), c.dtype) for span, c in step.sources]
             with self:
-                seen = [_through(variable.views, x, shared) for variable, x in zip(variables, row, strict=True)]
+                seen = [through(variable.views, x, shared) for variable, x in zip(variables, row, strict=True)]
                 args, kwargs = fill(step.op.template, seen, shared)
                 try:
                     results = split_outputs(call(*args, **kwargs), "a call")[1]
@@ -278,12 +278,6 @@ class _Dispatch(DispatchMode):
 def _arguments(func: Any, args: Sequence[Any], kwargs: Arguments) -> Arguments:
     names = [argument.name for argument in func._schema.arguments]
     return dict(zip(names, args, strict=False)) | kwargs
-
-
-def _through(views: Sequence[View], x: torch.Tensor, shared: Callable[[SharedRef], torch.Tensor]) -> torch.Tensor:
-    for view in views:
-        x = view.apply(x, shared)
-    return x
 
 
 class _Runs:
