@@ -361,7 +361,7 @@ class Alike:
         if self._leased is None:
             self._leased = self._lease()
         shadow, recorder = self._leased
-        shows = _Shows(recorder, [(of, self._asked(of.pattern)) for of, _ in firsts])
+        shows = Shows(recorder, [(of, self._asked(of.pattern)) for of, _ in firsts])
         recorder.shows, recorder.captures = shows, True
         try:
             parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
@@ -386,7 +386,7 @@ class Alike:
         types = sections(np.frombuffer(mould.words, WORD))[0]
         return bool((types >= self._num_types).any())
 
-    def _mould(self, part: Part, steps: Steps, shows: _Shows) -> Mould:
+    def _mould(self, part: Part, steps: Steps, shows: Shows) -> Mould:
         """Raises UnsupportedError for what forward returns that has no text."""
         text = text_of(part.nest.nest, num_results(part.words), self._lexicon.class_number)
         constants: list[tuple[int, Any]] = [
@@ -508,7 +508,7 @@ def _words_of(moulds: Sequence[Mould], of_instances: Sequence[Sequence[Any]]) ->
     return words
 
 
-class _Shows:
+class Shows:
     """What instances are recorded with in the place of leaves and integers, and what becomes of these."""
 
     def __init__(self, rec: Recorder, read: Sequence[tuple[Read, Sequence[int]]]):
@@ -550,27 +550,27 @@ class _Shows:
         return forward
 
     def ask(self, places: Sequence[int]) -> NoReturn:
-        """See Watch."""
+        """Somebody wants to know the numbers in these places."""
         self.asked.update(places)
         self.asker = self.rec.instance
         raise CannotKeep
 
     def row_of(self, table: Shared, place: int) -> Value:
-        """See Watch."""
+        """The row of a table by the integer in a place."""
         self.named.append((place, table.look()))
         return table.row(NAMED + len(self.named) - 1)
 
     def note(self, constant: Value, places: torch.Tensor) -> None:
-        """See Watch."""
+        """A constant holds the numbers in these places."""
         copy = self.rec.tensor_of_constant(constant)
         self.copies[id(copy)] = OfNumbers(places.flatten().tolist(), copy.shape, copy.dtype)
 
     def note_leaf(self, constant: Value, number: int) -> None:
-        """See Watch."""
+        """A constant is this value of its instance (`alike.steps`)."""
         self.copies[id(self.rec.tensor_of_constant(constant))] = number
 
     def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
-        """See Watch."""
+        """A tensor that code made of floats at these places."""
         return self.steps[-1].tensor_of(places, values)
 
     def at_once(self, func: Any, args: Any, kwargs: Any, name: str | None) -> Any:
@@ -578,7 +578,7 @@ class _Shows:
         return self.steps[-1].take(func, args, kwargs, name)
 
     def constant_filled(self, fill: Fill) -> Value:
-        """See Watch."""
+        """The constant that is filled so."""
         numbers = self.read[self.rec.instance][0].numbers
         constant = self.rec.constant(torch.from_numpy(fill.of(numbers)))
         self.copies[id(self.rec.tensor_of_constant(constant))] = fill
@@ -616,7 +616,7 @@ class _Shows:
 class _Shown(Shown):
     """An instance with stand-ins for its leaves, and for integers that are not told."""
 
-    def __init__(self, rec: Recorder, watch: _Shows, read: Read, asked: Sequence[int]):
+    def __init__(self, rec: Recorder, watch: Shows, read: Read, asked: Sequence[int]):
         super().__init__(rec)
         self.watch, self.asked, self.place = watch, set(asked), 0
         self.number = {id(leaf): i for i, leaf in enumerate(read.leaves)}

@@ -35,7 +35,7 @@ from edbc.capture.standins.standin import Symbol
 from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Leaf, Told, filled
 
 if TYPE_CHECKING:
-    from edbc.capture.standins.told import Watch
+    from edbc.capture.alike.alike import Shows
 
 OF_INSTANCE = frozenset((Leaf, Told, Filled))
 _AT_ONCE = OF_INSTANCE | {Made}
@@ -93,7 +93,7 @@ class Run(NamedTuple):
 class Steps:
     """Those of one instance, while forward runs."""
 
-    def __init__(self, watch: Watch, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]):
+    def __init__(self, watch: Shows, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]):
         self.watch, self.numbers = watch, numbers
         self.steps: list[Step] = []
         self.values, self.num_leaves = [leaf.detach() for leaf in leaves], len(leaves)

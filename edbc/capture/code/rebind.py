@@ -277,7 +277,7 @@ def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
 def _variable(data: Any = None, requires_grad: bool = False, *rest: Any, **kwargs: Any) -> Any:
     """(6): its memory, apart from what it was computed of. What forward has just made is itself, so that changes of
     either show in both."""
-    rec: Any = watcher_of_thread()
+    rec = watcher_of_thread()
     is_fresh = type(data) is Made or (rec is not None and rec.books is not None and rec.books.is_fresh(data))
     if not is_fresh and not issubclass(type(data), Symbol):
         return torch.autograd.Variable(data, requires_grad, *rest, **kwargs)
@@ -305,7 +305,7 @@ def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
 
 def _sum(*args: Any, **kwargs: Any) -> Any:
     """(16). In cells and vertex functions additions stand between the items, as plans have them."""
-    watcher: Any = watcher_of_thread()
+    watcher = watcher_of_thread()
     if len(args) != 1 or kwargs or watcher is None or watcher.in_cell or watcher.in_fragment:
         return sum(*args, **kwargs)
     items = list(args[0])
@@ -357,7 +357,7 @@ def _of_dropout(func: Callable[..., Any]) -> Callable[..., Any]:
     name, record = func.__name__, _of_function(func) if type(func) is FunctionType else _of_builtin(func)
 
     def drop(*args: Any, **kwargs: Any) -> Any:
-        watcher: Any = watcher_of_thread()
+        watcher = watcher_of_thread()
         if watcher is not None and args and not rules.is_off(name, args, kwargs):
             first = with_tensors(args[:1])[0]
             args = (watcher.as_value(first) if type(first) is torch.Tensor else first), *args[1:]
@@ -372,7 +372,7 @@ def _of_drawing(func: Callable[..., Any]) -> Callable[..., Any]:
     name = func.__name__
 
     def draw(*size: Any, **options: Any) -> Any:
-        watcher: Any = watcher_of_thread()
+        watcher = watcher_of_thread()
         if watcher is None or not watcher.tracer.may_draw:
             return func(*size, **options)
         return made_of_sizes(watcher, name, *size, **options)
@@ -391,7 +391,7 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
     """(4): a copy of what stands for tensors, as numbers that gradients do not reach; a description (5) of numbers."""
 
     def make(data: Any, **kwargs: Any) -> Any:
-        watcher: Any = watcher_of_thread()
+        watcher = watcher_of_thread()
         if type(data) is Array:
             data = data.tensor
         if type(data) is list and len(data) == 1 and type(data[0]) is Listed:

@@ -212,7 +212,7 @@ def _calling_region(region: Region, own: str) -> Callable[..., Any]:
         return written(module, *leaves) if method is None else method(module, *leaves)
 
     def of_model(*leaves: Any) -> Any:
-        watcher: Any = watcher_of_thread()
+        watcher = watcher_of_thread()
         return of_module(None if watcher is None else watcher.root, *leaves)
 
     return of_model if own == _OWNER else of_module

@@ -16,23 +16,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-
-class Watcher(Protocol):
-    """What hears of changes while it records: a Recorder."""
-
-    flows: bool
-    """False where gradients are switched off."""
-
-    def switch_gradients(self, flows: bool) -> None:
-        """Called for every change."""
-
-    def switch_autocast(self) -> None:
-        """Called whenever torch.autocast was entered or left; see `trace.autocast`."""
-
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
 
 _of_thread = threading.local()
 
@@ -42,7 +31,7 @@ class watched_by:  # noqa: N801
 
     __slots__ = ("_before", "watcher")
 
-    def __init__(self, watcher: Watcher | None):
+    def __init__(self, watcher: Recorder | None):
         self.watcher = watcher
 
     def __enter__(self) -> None:
@@ -53,8 +42,8 @@ class watched_by:  # noqa: N801
         _of_thread.watcher = self._before
 
 
-def watcher_of_thread() -> Watcher | None:
-    """What this thread tells, while it records."""
+def watcher_of_thread() -> Recorder | None:
+    """Who records in this thread."""
     return getattr(_of_thread, "watcher", None)
 
 

@@ -151,7 +151,7 @@ class Made(Lazy):
 
     def materialise(self) -> Value:
         """The constant of the mini-batch that is being recorded."""
-        rec: Any = watcher_of_thread()
+        rec = watcher_of_thread()
         if rec is None:
             refuse_ended()
         if self.tensor is not None:
@@ -205,13 +205,13 @@ class Made(Lazy):
 
     def _becomes_filled(self, index: Any, value: Any = None) -> bool:
         """Whether it is written by integers of an instance from now on (`standins.told`)."""
-        rec: Any = watcher_of_thread()
+        rec = watcher_of_thread()
         return rec is not None and rec.shows is not None and rec.shows.fill(self, index, value)
 
     def _is_filled(self, depth: int = 0) -> bool:
         """Whether it has become a buffer: definition (3). What numbers were written into is read as the tensor that it
         is until forward assigns, by an index of a `depth`."""
-        rec: Any = watcher_of_thread()
+        rec = watcher_of_thread()
         known, tensor = self.described, self.tensor
         if self.as_rows is not None or known.function in (_eye, _of_numbers) or not self.is_unseen():
             return False
@@ -460,7 +460,7 @@ def _of_numbers(_shape: torch.Size, numbers: _Numbers, dtype: torch.dtype, devic
 
 def _describer() -> Any:
     """Who records what is described, definition (1)."""
-    rec: Any = watcher_of_thread()
+    rec = watcher_of_thread()
     if rec is None or rec.in_cell or rec.in_fragment or rec.books is not None or not rec.flows or _num_modes():
         return None
     return rec if rec.sizes is None else None

@@ -11,7 +11,7 @@ A tensor that forward makes of numbers and writes such integers into, or by such
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -22,31 +22,8 @@ from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, set_class
 
 if TYPE_CHECKING:
+    from edbc.capture.alike.alike import Shows
     from edbc.capture.record.recorder import Recorder
-
-
-class Watch(Protocol):
-    """Who shows numbers, and is told what becomes of them."""
-
-    rec: Recorder
-
-    def ask(self, places: Sequence[int]) -> NoReturn:
-        """Somebody wants to know them."""
-
-    def row_of(self, table: Shared, place: int) -> Value:
-        """The row of a table by the integer."""
-
-    def note(self, constant: Value, places: torch.Tensor) -> None:
-        """A constant holds them."""
-
-    def note_leaf(self, constant: Value, number: int) -> None:
-        """A constant is this value of its instance (`alike.steps`)."""
-
-    def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
-        """A tensor that code made of floats at these places."""
-
-    def constant_filled(self, fill: Fill) -> Value:
-        """The constant that is filled so."""
 
 
 class Number:
@@ -54,7 +31,7 @@ class Number:
 
     __slots__ = ("place", "rec", "value", "watch")
 
-    def __init__(self, rec: Recorder, watch: Watch, place: int, value: Any):
+    def __init__(self, rec: Recorder, watch: Shows, place: int, value: Any):
         self.rec, self.watch, self.place, self.value = rec, watch, place, value
 
     @property  # type: ignore[misc]
@@ -103,7 +80,7 @@ class Told(Index):
 
     __slots__ = ("places", "watch")
 
-    def __init__(self, rec: Recorder, watch: Watch, tensor: torch.Tensor, places: torch.Tensor):
+    def __init__(self, rec: Recorder, watch: Shows, tensor: torch.Tensor, places: torch.Tensor):
         super().__init__(rec, tensor, (), -1)
         self.watch, self.places = watch, places
 
@@ -190,7 +167,7 @@ class Leaf(Lazy):
     __slots__ = ("number", "rec", "tensor", "watch")
     is_at_once = True
 
-    def __init__(self, rec: Recorder, watch: Watch, number: int, tensor: torch.Tensor):
+    def __init__(self, rec: Recorder, watch: Shows, number: int, tensor: torch.Tensor):
         self.rec, self.watch, self.number, self.tensor = rec, watch, number, tensor
         self.whole = None
 
@@ -474,7 +451,7 @@ _SCALARS = frozenset((int, Number))
 _FILLED = frozenset((torch.float32, torch.float64, torch.int64, torch.bool))
 
 
-def fill(watch: Watch, made: Made, index: Any, value: Any) -> bool:
+def fill(watch: Shows, made: Made, index: Any, value: Any) -> bool:
     """Let a tensor that forward made become a filled one, where its index or what is written are an instance's numbers.
     Raises CannotKeep where others may have seen its memory."""
     if told(list(index) if type(index) is tuple else index) is None and type(value) is not Told:
