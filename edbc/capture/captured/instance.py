@@ -217,11 +217,7 @@ def _renumbered(part: Words) -> list[int]:
 
 
 _INTERNED: Kept[Vocabulary, Vocabulary] = Kept(4096)
-
-
-def interned(vocabulary: Vocabulary) -> Vocabulary:
-    """One object for equal vocabularies, so that a net reads each once."""
-    return _INTERNED.of(vocabulary, lambda: vocabulary)
+"""One object for equal vocabularies, so that a net reads each once."""
 
 
 def home_and_texts(home: Home, *texts: Sequence[str]) -> dict[str, Any]:
@@ -235,7 +231,8 @@ def vocabulary_of(header: Any) -> Vocabulary:
     need(all(type(part) is list and all(type(text) is str for text in part) for part in texts))
     home = Home(**header["home"])
     need(all(type(text) is str for text in home))
-    return interned(Vocabulary(home, *map(tuple, texts)))
+    vocabulary = Vocabulary(home, *map(tuple, texts))
+    return _INTERNED.of(vocabulary, lambda: vocabulary)
 
 
 def _read(data: bytes) -> Captured:

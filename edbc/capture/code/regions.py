@@ -536,7 +536,7 @@ class _Outliner(Expressions):
         end = ast.copy_location(ast.Return(value), units[-1].statement)
         arguments = [ast.arg(self._self), *(ast.arg(leaf) for leaf, _ in form.leaves)]
         definition = ast.FunctionDef(
-            _identifier(name), ast.arguments([], arguments, None, [], [], None, []),
+            name.replace(":", "_"), ast.arguments([], arguments, None, [], [], None, []),
             [*copied(form.body), copied(end)], [],
         )  # fmt: skip
         ast.copy_location(definition, first)
@@ -719,10 +719,6 @@ def _position(node: Any) -> tuple[int, int]:
 
 def _located(node: Any) -> Any:
     return ast.fix_missing_locations(node)
-
-
-def _identifier(name: str) -> str:
-    return name.replace(":", "_")
 
 
 def _names_of(target: ast.expr) -> Iterator[str | None]:

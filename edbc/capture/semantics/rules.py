@@ -48,8 +48,6 @@ SHAPED_BY_VALUES = frozenset(
 )
 """The shapes of what they give depend on values, in most of their calls."""
 
-LOOKS = READS | {"len_"}
-
 DROPOUTS = frozenset(
     "dropout dropout1d dropout2d dropout3d feature_dropout alpha_dropout feature_alpha_dropout".split()
 )
@@ -107,9 +105,9 @@ def changes_in_place(function: Callable[..., Any], name: str, kwargs: dict[str, 
 
 
 def looks_at_values(function: Callable[..., Any], name: str) -> bool:
-    """True for LOOKS, where `__float__` is one and the cast `Tensor.float` is none."""
+    """True for READS, where `__float__` is one and the cast `Tensor.float` is none."""
     is_cast = name in ("bool", "int", "float") and getattr(function, "__name__", "") == name
-    return name in LOOKS and not is_cast
+    return name in READS and not is_cast
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -80,6 +79,11 @@ class _Like(NamedTuple):
     shape: torch.Size
     dtype: torch.dtype
 
+    @classmethod
+    def of(cls, operand: Slot | torch.Tensor) -> _Like:
+        """A slot's, or a tensor's."""
+        return cls(operand.shape, operand.dtype)
+
 
 _TOLD = frozenset((torch.dtype, int, float, bool, str, type(None)))
 KNOWN: Kept[Any, torch.Tensor] = Kept(10_000)
@@ -92,20 +96,16 @@ def key_by_shape(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
     classes whose text does not tell what they are."""
     if rules.name_of(func) not in _OF_ANY_VALUES:
         return None
-    like = fill(template, [_Like(slot.shape, slot.dtype) for slot in slots], functools.partial(_like, shared))
+    like = fill(template, [*map(_Like.of, slots)], lambda ref: _Like.of(shared(ref)))
     if not _TOLD.issuperset(map(type, flat(like))):  # a size that is a symbol is written as a number
         return None
     return func, repr(like), state(), torch.get_default_dtype()
 
 
-def _like(shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> _Like:
-    return _Like(shared(ref).shape, shared(ref).dtype)
-
-
 def filled_by(make: Callable[..., torch.Tensor], template: Any, slots: Iterable[Slot], shared: Any) -> Any:
     """Arguments and keywords with tensors made by `torch.ones` or its like."""
     data = [make(tuple(slot.shape), dtype=slot.dtype) for slot in slots]
-    return fill(template, data, functools.partial(_filled_like, make, shared))
+    return fill(template, data, lambda ref: make(shared(ref).shape, dtype=shared(ref).dtype))
 
 
 def told_by_shape(func: Callable[..., Any], name: str, template: Any, slots: Iterable[Slot],
@@ -113,27 +113,21 @@ def told_by_shape(func: Callable[..., Any], name: str, template: Any, slots: Ite
     """What `func` says that is no tensor. Refused unless it says the same of tensors that have shapes and dtypes in
     common and nothing else: not their values, their memory, nor their place in a graph of gradients."""
     slots = list(slots)
-    answers = []
-    for make in (_plain, _peculiar):
-        args, kwargs = fill(template, [make(slot.meta()) for slot in slots], functools.partial(_made, make, shared))
-        with torch.enable_grad():
-            answers.append(_answer(func, args, kwargs))
+
+    def answer(make: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+        args, kwargs = fill(template, [make(slot.meta()) for slot in slots], lambda ref: make(shared(ref)))
+        try:
+            with torch.enable_grad():
+                return func(*args, **kwargs)
+        except Exception as error:
+            return error
+
+    answers = answer(_plain), answer(_peculiar)
     if type(answers[0]) is type(answers[1]) and not isinstance(answers[0], Exception) and answers[0] == answers[1]:
         return answers[0]
     return refuse(f"'{name}' of a recorded tensor says more than its shape and dtype, which are all that is known",
                   "do not ask for it: h.contiguous() of what is contiguous costs nothing, and gradients flow as in "
                   "eager PyTorch")  # fmt: skip
-
-
-def _made(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> Any:
-    return make(shared(ref))
-
-
-def _answer(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    try:
-        return func(*args, **kwargs)
-    except Exception as error:
-        return error
 
 
 def _plain(meta: torch.Tensor) -> torch.Tensor:
@@ -159,10 +153,6 @@ def _without_data(result: torch.Tensor) -> torch.Tensor:
 def repeated(meta: torch.Tensor) -> torch.Tensor:
     """A tensor with data, zeros everywhere, in the memory of one number."""
     return torch.zeros((), dtype=meta.dtype).expand(meta.shape)
-
-
-def _filled_like(make: Any, shared: Callable[[SharedRef], torch.Tensor], ref: SharedRef) -> torch.Tensor:
-    return make(shared(ref).shape, dtype=shared(ref).dtype)
 
 
 def split_outputs(result: Any, name: str = "") -> tuple[Any, list[Any]]:

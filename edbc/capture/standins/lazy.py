@@ -27,23 +27,14 @@ if TYPE_CHECKING:
     from edbc.capture.standins.standin import Slot
 
 
-def _sum(*items: torch.Tensor) -> torch.Tensor:
-    return torch.stack(items).sum(0)
+def _of_items(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda *items: function(torch.stack(items), 0)
 
 
-def _mean(*items: torch.Tensor) -> torch.Tensor:
-    return torch.stack(items).mean(0)
-
-
-def _amax(*items: torch.Tensor) -> torch.Tensor:
-    return torch.stack(items).amax(0)
-
-
-def _amin(*items: torch.Tensor) -> torch.Tensor:
-    return torch.stack(items).amin(0)
-
-
-REDUCTIONS: dict[str, Callable[..., torch.Tensor]] = {"sum": _sum, "mean": _mean, "max": _amax, "min": _amin}
+REDUCTIONS = {
+    "sum": _of_items(torch.sum), "mean": _of_items(torch.mean), "max": _of_items(torch.amax),
+    "min": _of_items(torch.amin),
+}  # fmt: skip
 """Definition (2) by the `op` of the type; as functions of the items."""
 _OF_FUNCTION = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
 
