@@ -113,6 +113,10 @@ class Pool(list[torch.Tensor]):
         which = bisect.bisect_right(self.begin, number) - 1
         return self._rows(self.matrices[which])[number - self.begin[which]]
 
+    def requires_grad(self, number: int) -> bool:
+        """Whether a row requires a gradient. O(log matrices): asked of each tensor that is written to."""
+        return number < self.num_rows and self.matrices[bisect.bisect_right(self.begin, number) - 1].requires_grad
+
     def __iter__(self) -> Iterator[torch.Tensor]:
         self._end_written()
         return (row for matrix in self.matrices for row in self._rows(matrix).unbind(0))

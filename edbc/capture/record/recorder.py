@@ -574,7 +574,7 @@ class Recorder:
             return not any(self.tracer.shared(SharedRef(name)).requires_grad for name in ref.names)
         pool = self.constants.get(source)
         if type(pool) is Pool:
-            return not any(tensor.requires_grad for tensor in (*pool, *pool.matrices))
+            return not pool.requires_grad(self.external_index[number])
         return type(pool) is list and not pool[self.external_index[number]].requires_grad
 
     def requires_none_of(self, item: Any) -> bool:

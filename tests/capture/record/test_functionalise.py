@@ -14,6 +14,7 @@ from test_asker import Model
 from torch import nn
 from torch.nn import functional as F
 
+from edbc.capture.ragged.rows import Pool
 from edbc.capture.record import functionalise
 from edbc.errors import UnsupportedError
 
@@ -545,3 +546,31 @@ def test_what_changes_is_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> Non
         constants = net.prepare(instances).capture.constants
     positions = [tensor for pool in constants.values() for tensor in pool if tensor.dtype is torch.int64]
     assert len(positions) == 3 + 3 + 1  # rows, elements, and a part; the other is of columns
+
+
+class FillingABatchOfOne(nn.Module):
+    """Outputs of steps written into a batch of one, as encoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = torch.zeros(1, 3, 4)
+        h = x[None]
+        for i in range(3):
+            h = torch.tanh(self.linear(h))
+            outputs[:, i, :] = h
+        return outputs.sum(1)
+
+
+def test_writing_looks_at_one_constant_and_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether what is written to requires a gradient is asked of its own row, and of no other constant of the
+    mini-batch: recording was quadratic in instances."""
+    instances = [torch.randn(4, generator=torch.Generator().manual_seed(i)) for i in range(8)]
+    model = seeded(FillingABatchOfOne)
+    net = require_parity(model, instances)
+    leaves = [x.clone().requires_grad_(i % 2 == 0) for i, x in enumerate(instances)]
+    require_equal_gradients(net, leaves, tolerance=1e-5)
+    monkeypatch.setattr(Pool, "__iter__", None)
+    captured(model, instances)
