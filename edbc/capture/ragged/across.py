@@ -23,7 +23,8 @@ from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.symbols import Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, changed_rows, each_row, one_step
 from edbc.capture.semantics import rules
-from edbc.capture.standins.standin import Lazy, Symbol, Value, value_of
+from edbc.capture.standins.lazy import Indices
+from edbc.capture.standins.standin import Symbol, Value, value_of
 
 _OP = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
 """Reductions that are one node."""
@@ -69,10 +70,8 @@ def _restored(value: Value, at: int, keepdim: bool) -> Any:
 
 def _with_indices(call: Call, ragged: Ragged, keepdim: bool) -> Any:
     """`h.max(0)`: the values, and the indices, which are those of the whole when somebody asks for them."""
-    from edbc.capture.ragged.across import Indices
-
     value = _restored(reduce_rows(ragged, _OP[call.name]), ragged.at, keepdim)
-    return getattr(torch.return_types, call.name)((value, Indices(ragged, call.name, keepdim)))
+    return getattr(torch.return_types, call.name)((value, Indices(ragged, call.name, ragged.at, keepdim)))
 
 
 def reduce_rows(ragged: Ragged, op: str) -> Value:
@@ -219,23 +218,6 @@ RULES: dict[str, Rule] = {
     "index_reduce": scatter_reduced,
     "index_copy": index_copied,
 }
-
-
-class Indices(Lazy):
-    """What `h.max(0)` returns beside the values."""
-
-    __slots__ = ("keepdim", "name", "ragged", "rec")
-
-    def __init__(self, ragged: Ragged, name: str, keepdim: bool):
-        self.rec, self.ragged, self.name, self.keepdim = ragged.rec, ragged, name, keepdim
-        self.whole = None
-
-    def _meta(self) -> torch.Tensor:
-        return getattr(torch, f"arg{self.name}")(self.ragged._meta(), self.ragged.at, self.keepdim)
-
-    def make(self) -> Value:
-        function = getattr(torch, f"arg{self.name}")
-        return self.rec.node(function, (self.ragged.materialise(), self.ragged.at, self.keepdim), {})
 
 
 def change_rows(call: Call) -> Any:

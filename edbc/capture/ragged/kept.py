@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import adopted
-from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, untold, vectors_of
 from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
@@ -382,15 +382,10 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -
         return found is not None
     rows = adopted(rec, item)
     if type(rows) is Ragged:
-        given.rows.append(rows)
-        parts += Ragged, rows.row, rows.at, rows.refs.start in rec.zeros
-        return True
+        return is_keyed(rec, (rows,), parts, given)
     if type(item) is Made or not item.is_floating_point():
         return False
-    value = rec.constant(item)
-    given.values.append(value.ref)
-    parts.append(value.slot)
-    return True
+    return is_keyed(rec, (rec.constant(item),), parts, given)
 
 
 def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
@@ -497,7 +492,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     begin, runs = rec.place(), rec.num_runs
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
     rec.keeping = rec.symbolic = True
-    reading, rec.reading = rec.reading, _refuse_reading
+    reading, rec.reading = rec.reading, untold
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False
     rec.equal_sizes, rec.within, rec.apart = [], [], []
@@ -546,11 +541,6 @@ def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, i
         rec.functions[key] = known._replace(left=kept)
     except CannotKeep:
         rec.functions[key] = NOT_KEPT
-
-
-def _refuse_reading(*_: Any) -> NoReturn:
-    """A value is read of what may be the instance's own tensor where nothing is kept."""
-    raise CannotKeep
 
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int, int], given: Given, result: Any) -> None:

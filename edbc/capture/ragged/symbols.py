@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep, Numbers, Triple, triple
-from edbc.capture.standins.standin import Lazy, Shared, Value
+from edbc.capture.standins.standin import Lazy, Shared
 
 if TYPE_CHECKING:
     from edbc.capture.ragged.value import Ragged
@@ -98,7 +98,35 @@ for _name, _least, _most in (("lt", -MOST, -1), ("le", -MOST, 0), ("gt", 1, MOST
     setattr(Size, f"__{_name}__", _comparing(f"__{_name}__", _least, _most))
 
 
-class Index(Lazy):
+def untold(self: Any, *_: Any, **__: Any) -> NoReturn:
+    """What code asks that no program can tell."""
+    raise CannotKeep
+
+
+class Sized(Lazy):
+    """A stand-in with sizes that are symbols: what a tensor tells of itself follows from its shape and dtype."""
+
+    __slots__ = ()
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self.dtype.is_floating_point
+
+
+def _sizes_of(shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of `view` and its like, which may be one tuple."""
+    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+
+
+class Index(Sized):
     """Indices of the instance's: a vector, or a matrix of few rows or columns, each a vector."""
 
     __slots__ = ("along", "rec", "tensor", "vectors")
@@ -121,14 +149,6 @@ class Index(Lazy):
     def _shape(self) -> tuple[Any, ...]:
         size = self._own_size()
         return tuple(len(self.vectors) if dim == self.along else size for dim in range(self.tensor.ndim))
-
-    def size(self, dim: int | None = None) -> Any:
-        """Shape, or one dimension of it."""
-        return self._shape() if dim is None else self._shape()[dim]
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return self.tensor.ndim
 
     def __len__(self) -> int:
         self.rec.asked_size |= self.along != 0
@@ -180,8 +200,8 @@ class Index(Lazy):
 
     def view(self, *shape: Any) -> Any:
         """The same."""
-        sizes = shape if len(shape) > 1 else (shape[0] if type(shape[0]) in (tuple, list) else shape)
-        if self.along >= 0 or tuple(sizes) not in ((-1,), (-1, 1), (1, -1)):
+        sizes = _sizes_of(shape)
+        if self.along >= 0 or sizes not in ((-1,), (-1, 1), (1, -1)):
             raise CannotKeep
         return self if len(sizes) == 1 else self.unsqueeze(sizes.index(1))
 
@@ -237,29 +257,12 @@ class Index(Lazy):
     __hash__ = Lazy.__hash__
     eq, ne, not_equal = __eq__, __ne__, __ne__
 
-    def is_floating_point(self) -> bool:
-        """See torch."""
-        return False
-
-    def make(self) -> Value:
-        """No value of the graph."""
-        raise CannotKeep
-
-    def _meta(self) -> NoReturn:
-        raise CannotKeep
-
-    def _read(self, place: int = -1) -> NoReturn:
-        raise CannotKeep
+    make = _meta = _read = untold
 
 
 def _is_line(wanted: tuple[Any, ...]) -> bool:
     """Whether an index gives a vector as a matrix of one row."""
     return wanted[0] is None and all(type(i) is slice and i == slice(None) for i in wanted[1:]) and len(wanted) < 3
-
-
-def _none(self: Index, *_: Any, **__: Any) -> NoReturn:
-    """What code asks of indices that no program can tell."""
-    raise CannotKeep
 
 
 class Cut(Index):
@@ -295,7 +298,7 @@ class Cut(Index):
             raise CannotKeep
         return Line(self)
 
-    vector = unbind = _none
+    vector = unbind = untold
 
 
 class _Matrix(Index):
@@ -303,10 +306,6 @@ class _Matrix(Index):
 
     __slots__ = ()
     ndim = property(lambda self: 2)
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return 2
 
 
 class Spread(_Matrix):
@@ -327,7 +326,7 @@ class Spread(_Matrix):
 
     def expand(self, *sizes: Any) -> Spread:
         """So many columns."""
-        rows, width = sizes[0] if len(sizes) == 1 else sizes
+        rows, width = _sizes_of(sizes)
         if self.width != 1 or not self._is_own(rows) or type(width) is not int:
             raise CannotKeep
         return Spread(self, self.width if width == -1 else width)
@@ -338,7 +337,7 @@ class Spread(_Matrix):
 
     def repeat(self, *sizes: Any) -> Spread:
         """So many columns."""
-        rows, width = sizes[0] if len(sizes) == 1 else sizes
+        rows, width = _sizes_of(sizes)
         if type(rows) is not int or rows != 1 or type(width) is not int:
             raise CannotKeep
         return Spread(self, self.width * width)
@@ -364,7 +363,7 @@ class Spread(_Matrix):
             raise CannotKeep
         return index.integers().unsqueeze(1)
 
-    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = _none
+    __getitem__ = __iter__ = unsqueeze = view = reshape = t = unbind = untold
 
 
 class Range(Index):
@@ -409,7 +408,7 @@ class Range(Index):
             raise CannotKeep
         return self.unsqueeze(1)
 
-    __iter__ = view = reshape = t = unbind = vector = _compared = _none
+    __iter__ = view = reshape = t = unbind = vector = _compared = untold
 
 
 class Line(_Matrix):
@@ -451,20 +450,20 @@ class Line(_Matrix):
 
     def view(self, *shape: Any) -> Any:
         """The vector, the same, or rows of integers."""
-        sizes = shape if len(shape) > 1 else (shape[0] if type(shape[0]) in (tuple, list) else shape)
+        sizes = _sizes_of(shape)
         if len(sizes) > 2:
             return self.integers().view(*sizes)
-        return self if tuple(sizes) == (1, -1) else self.index.view(*shape)
+        return self if sizes == (1, -1) else self.index.view(*shape)
 
     def repeat(self, *sizes: Any) -> Line:
         """A batch of one."""
-        if tuple(sizes[0] if len(sizes) == 1 else sizes) != (1, 1):
+        if _sizes_of(sizes) != (1, 1):
             raise CannotKeep
         return self
 
     def expand(self, *sizes: Any) -> Line:
         """The same, told how long it is."""
-        batch, own = sizes[0] if len(sizes) == 1 else sizes
+        batch, own = _sizes_of(sizes)
         if type(batch) is not int or batch not in (1, -1):
             raise CannotKeep
         if not (type(own) is int and own == -1):
@@ -482,10 +481,10 @@ class Line(_Matrix):
         return self.integers().unsqueeze(dim)
 
     reshape = view
-    t = unbind = _none
+    t = unbind = untold
 
 
-class Mask(Lazy):
+class Mask(Sized):
     """A tensor whose every element is told by sizes alone: `told` are a diagonal of its last two dimensions, the number
     up to it and the number above. Of its dimensions some are symbols. See `ragged.masks`."""
 
@@ -506,13 +505,7 @@ class Mask(Lazy):
         """What all elements are; None where they differ."""
         return self.told[1] if self.told[1] == self.told[2] else None
 
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return len(self.dims)
-
-    def size(self, dim: int | None = None) -> Any:
-        """Shape, or one dimension of it."""
-        return self.dims if dim is None else self.dims[dim]
+    make = _meta = _read = untold
 
     def __len__(self) -> int:
         return len(self.tensor_of({}))
@@ -521,10 +514,6 @@ class Mask(Lazy):
         if self.dims or self.number is None:
             raise CannotKeep
         return bool(self.number)
-
-    def make(self) -> Value:
-        """No value of the graph."""
-        raise CannotKeep
 
     def rows_of(self, table: Shared) -> Any:
         """A row of a parameter, whose number all elements of one dimension are."""
@@ -548,12 +537,6 @@ class Mask(Lazy):
             return torch.full(sizes, inside, dtype=self.dtype_)
         below = torch.ones(sizes[-2:], dtype=torch.bool).tril(diagonal)
         return torch.where(below, inside, outside).to(self.dtype_).view(sizes)
-
-    def _meta(self) -> NoReturn:
-        raise CannotKeep
-
-    def _read(self, place: int = -1) -> NoReturn:
-        raise CannotKeep
 
 
 class Listed:
@@ -580,18 +563,12 @@ class Listed:
             raise CannotKeep
         return Listed(self.as_index[index], self.kind)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise CannotKeep
-
-
-def _of_lists(self: Listed, *_: Any) -> NoReturn:
-    """What tells of the numbers in a list."""
-    raise CannotKeep
+    __getattr__ = untold
 
 
 for _name in (*METHODS, *"iter contains iadd imul reversed setitem delitem".split()):
     if _name != "bool":
-        setattr(Listed, f"__{_name}__", _of_lists)
+        setattr(Listed, f"__{_name}__", untold)
 
 
 COLUMN, COLUMNS = "column of", "columns of"

@@ -47,7 +47,7 @@ from edbc.capture.ragged.program import (
     Triple,
     triple,
 )  # fmt: skip
-from edbc.capture.ragged.symbols import Size
+from edbc.capture.ragged.symbols import Size, Sized
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
 
@@ -140,7 +140,7 @@ class Whole(NamedTuple):
         return rec.whole(self.shared)
 
 
-class Ragged(Lazy):
+class Ragged(Sized):
     """Definition (1)."""
 
     __slots__ = ("at", "is_own", "rec", "refs", "row")
@@ -171,18 +171,6 @@ class Ragged(Lazy):
     def behind(self) -> int:
         """Dimensions from the ragged one on, it included: its place counted from the right, from 1."""
         return len(self.row.shape) - self.at + 1
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return len(self.row.shape) + 1
-
-    def size(self, dim: int | None = None) -> Any:
-        """Shape, or one dimension of it."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def is_floating_point(self) -> bool:
-        """True for floating dtypes."""
-        return self.row.floats
 
     def _is_detached(self) -> bool:
         return not self.rec.flows or self.row.is_detached

@@ -338,37 +338,26 @@ def _behind_each_other(parts: Sequence[Ragged]) -> Ragged:
 
 
 def joined(call: Call) -> Any:
-    """`torch.cat(tensors, dim)`."""
-    parts, dim = call.given(0, "tensors", None), call.given(1, "dim", 0)
+    """`torch.cat(tensors, dim)` and `torch.stack(tensors, dim)`."""
+    parts, dim, rec = call.given(0, "tensors", None), call.given(1, "dim", 0), call.rec
     first = next((p for p in parts if type(p) is Ragged), None) if isinstance(parts, list | tuple) else None
-    if first is None or type(dim) is not int or not all(is_tensor(p) and p.ndim == first.ndim for p in parts):
+    is_cat = call.name != "stack"
+    if first is None or type(dim) is not int or not all(map(is_tensor, parts)):
         return NotImplemented
-    dim %= first.ndim
+    if any(p.ndim != first.ndim if is_cat else p.shape != first.shape for p in parts):
+        return NotImplemented
     if any(type(p) is Ragged and p.at != first.at for p in parts):
         return NotImplemented
-    if dim == first.at:
-        rows = [rows_of(call.rec, p, dim) for p in parts if p.shape[dim]]
+    dim %= first.ndim + (not is_cat)
+    if is_cat and dim == first.at:
+        rows = [rows_of(rec, p, dim) for p in parts if p.shape[dim]]
         found = of_one_slot(rows) if rows else [first]
         return NotImplemented if found is None else _behind_each_other(found)
     if any(p.shape[first.at] != len(first.refs) for p in parts):
         return NotImplemented
-    place, rec = dim - (dim > first.at), call.rec
-    rows = [rows_of(rec, p, first.at) for p in parts]
-    return each_row(rec, rows, lambda *values: rec.node(torch.cat, (list(values), place), {}), first.at)
-
-
-def stacked(call: Call) -> Any:
-    """`torch.stack(tensors, dim)`."""
-    parts, dim = call.given(0, "tensors", None), call.given(1, "dim", 0)
-    first = next((p for p in parts if type(p) is Ragged), None) if isinstance(parts, list | tuple) else None
-    if first is None or type(dim) is not int or not all(is_tensor(p) and p.shape == first.shape for p in parts):
-        return NotImplemented
-    if any(type(p) is Ragged and p.at != first.at for p in parts):
-        return NotImplemented
-    dim %= first.ndim + 1
-    place, at, rec = dim - (dim > first.at), first.at + (dim <= first.at), call.rec
-    rows = [rows_of(rec, p, first.at) for p in parts]
-    return each_row(rec, rows, lambda *values: rec.node(torch.stack, (list(values), place), {}), at)
+    place, at = dim - (dim > first.at), first.at + (not is_cat and dim <= first.at)
+    function, rows = torch.cat if is_cat else torch.stack, [rows_of(rec, p, first.at) for p in parts]
+    return each_row(rec, rows, lambda *values: rec.node(function, (list(values), place), {}), at)
 
 
 RULES: dict[str, Rule] = {
@@ -377,8 +366,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys("contiguous clone alias positive detach".split(), same),
     **dict.fromkeys("expand expand_as broadcast_to".split(), expanded),
     **dict.fromkeys("chunk split tensor_split unbind narrow select".split(), parted),
-    **dict.fromkeys("cat concat concatenate".split(), joined),
-    "stack": stacked,
+    **dict.fromkeys("cat concat concatenate stack".split(), joined),
     "unsqueeze": unsqueezed,
     "squeeze": squeezed,
     "getitem": gotten,
@@ -387,5 +375,5 @@ RULES: dict[str, Rule] = {
     "roll": repeated,
     "repeat": tiled,
 }
-BY_COUNT = frozenset(name for name, rule in RULES.items() if rule not in (permuted, same, unsqueezed, joined, stacked))
+BY_COUNT = frozenset(name for name, rule in RULES.items() if rule not in (permuted, same, unsqueezed, joined))
 """Functions whose numbers mean one thing or another depending on n."""

@@ -108,7 +108,7 @@ class Stack(Lazy):
         if name not in ("max", "min"):
             return value
         self.aliased = True
-        return getattr(torch.return_types, name)((value, _Indices(self, name, keepdim)))
+        return getattr(torch.return_types, name)((value, Indices(self, name, 0, keepdim)))
 
     def _restored(self, value: Value, keepdim: bool) -> Any:
         """The reduction of items in the shape that the reduction of the stack has."""
@@ -131,24 +131,21 @@ for _name in _OF_FUNCTION:
     setattr(Stack, _name, _method(_name))
 
 
-class _Indices(Lazy):
-    """Which item is the largest: depends on the number of items, so it is a node of the whole stack when it is used."""
+class Indices(Lazy):
+    """Which item is the largest: depends on the number of items, so it is a node of the whole when it is used."""
 
-    __slots__ = ("arguments", "rec", "stack")
+    __slots__ = ("arguments", "function", "of", "rec")
 
-    def __init__(self, stack: Stack, name: str, keepdim: bool):
-        self.rec = stack.rec
-        self.stack = stack
-        self.arguments = (getattr(torch, f"arg{name}"), keepdim)
+    def __init__(self, of: Lazy, name: str, dim: int, keepdim: bool):
+        self.rec, self.of, self.arguments = of.rec, of, (dim, keepdim)
+        self.function = getattr(torch, f"arg{name}")
         self.whole = None
 
     def _meta(self) -> torch.Tensor:
-        function, keepdim = self.arguments
-        return function(self.stack._meta(), 0, keepdim)
+        return self.function(self.of._meta(), *self.arguments)
 
     def make(self) -> Value:
-        function, keepdim = self.arguments
-        return self.rec.node(function, (self.stack.materialise(), 0, keepdim), {})
+        return self.rec.node(self.function, (self.of.materialise(), *self.arguments), {})
 
 
 def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool | None:

@@ -94,10 +94,6 @@ class Told(Index):
         """See torch."""
         return self.tensor.numel()
 
-    def dim(self) -> int:
-        """See torch."""
-        return self.tensor.ndim
-
     def __len__(self) -> int:
         return len(self.tensor)
 
@@ -147,7 +143,7 @@ class Told(Index):
         embedding: Any = torch.nn.functional.embedding
         return embedding(self.materialise(), table, **options)
 
-    def make(self) -> Value:
+    def make(self) -> Value:  # type: ignore[override]
         """The constant that holds them."""
         constant = self.rec.constant(self.tensor.clone())
         self.watch.note(constant, self.places)

@@ -39,46 +39,39 @@ def _taps(ragged: Ragged, size: int, stride: int, padding: int, dilation: int, b
 
 def convolved(call: Call) -> Any:
     """`F.conv1d(input, weight, bias, stride, padding, dilation, groups)` of (channels, n), in one group."""
-    ragged, weight, bias = call.args[0], call.given(1, "weight", None), call.given(2, "bias", None)
-    stride, padding, dilation = (_number(call.given(3 + i, k, d)) for i, (k, d) in
-                                 enumerate((("stride", 1), ("padding", 0), ("dilation", 1))))  # fmt: skip
-    if type(ragged) is not Ragged or ragged.behind != 1 or ragged.ndim > 3 or call.given(6, "groups", 1) != 1:
+    ragged, padding = call.args[0], _number(call.given(4, "padding", 0))
+    if type(ragged) is not Ragged or ragged.behind != 1 or ragged.ndim > 3 or padding == "same":
         return NotImplemented
-    if type(weight) is not Shared or padding == "same":
-        return NotImplemented
-    padding = 0 if padding == "valid" else padding
-    taps = _taps(ragged, weight.shape[2], stride, padding, dilation, 0.0)
-    if taps is None:
-        return NotImplemented
-    matrix = weight.flatten(1)
-
-    def window(*values: Any) -> Any:
-        row = call.rec.function(torch.stack, (list(values), -1), {}) if len(values) > 1 else values[0].unsqueeze(-1)
-        return call.rec.function(F.linear, (row.flatten(-2), matrix, bias), {})
-
-    return each_row(call.rec, taps, window, ragged.at)
+    stride, dilation = _number(call.given(3, "stride", 1)), _number(call.given(5, "dilation", 1))
+    return _of_windows(call, stride, 0 if padding == "valid" else padding, dilation)
 
 
 def convolved_across(call: Call) -> Any:
     """`F.conv2d` of (channels, n, width) by kernels that are as wide as that, in one group."""
-    ragged, weight, bias = call.args[0], call.given(1, "weight", None), call.given(2, "bias", None)
-    stride, padding, dilation = (_pair(call.given(3 + i, k, d)) for i, (k, d) in
-                                 enumerate((("stride", 1), ("padding", 0), ("dilation", 1))))  # fmt: skip
+    ragged, weight, padding = call.args[0], call.given(1, "weight", None), _pair(call.given(4, "padding", 0))
     if type(ragged) is not Ragged or ragged.behind != 2 or ragged.ndim not in (3, 4) or type(weight) is not Shared:
         return NotImplemented
-    is_across = weight.shape[3] == ragged.row.shape[-1] and padding[1:] == (0,)
-    if not is_across or call.given(6, "groups", 1) != 1:
+    if weight.shape[3] != ragged.row.shape[-1] or padding[1:] != (0,):
         return NotImplemented
-    taps = _taps(ragged, weight.shape[2], stride[0], padding[0], dilation[0], 0.0)
+    return _of_windows(call, _pair(call.given(3, "stride", 1))[0], padding[0], _pair(call.given(5, "dilation", 1))[0])
+
+
+def _of_windows(call: Call, stride: int, padding: int, dilation: int) -> Any:
+    """A product of the rows of each window, whose taps are in front of what is behind the ragged dimension."""
+    ragged, weight, bias, rec = call.args[0], call.given(1, "weight", None), call.given(2, "bias", None), call.rec
+    if type(weight) is not Shared or call.given(6, "groups", 1) != 1:
+        return NotImplemented
+    taps = _taps(ragged, weight.shape[2], stride, padding, dilation, 0.0)
     if taps is None:
         return NotImplemented
-    matrix = weight.flatten(1)
+    matrix, at = weight.flatten(1), -ragged.behind
 
     def window(*values: Any) -> Any:
-        row = call.rec.function(torch.stack, (list(values), -2), {}) if len(values) > 1 else values[0].unsqueeze(-2)
-        return call.rec.function(F.linear, (row.flatten(-3), matrix, bias), {}).unsqueeze(-1)
+        row = rec.function(torch.stack, (list(values), at), {}) if len(values) > 1 else values[0].unsqueeze(at)
+        found = rec.function(F.linear, (row.flatten(at - 1), matrix, bias), {})
+        return found if at == -1 else found.unsqueeze(-1)
 
-    return each_row(call.rec, taps, window, ragged.at)
+    return each_row(rec, taps, window, ragged.at)
 
 
 def _pair(item: Any) -> tuple[Any, ...]:

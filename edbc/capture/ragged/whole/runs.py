@@ -20,7 +20,7 @@ import torch
 
 from edbc.capture.ragged.program import ONE, RUN, SEGMENTED, CannotKeep, RunOf, triple
 from edbc.capture.ragged.rows import rows_of
-from edbc.capture.ragged.symbols import Size
+from edbc.capture.ragged.symbols import Size, Sized
 from edbc.capture.ragged.value import Ragged, filled, one_step
 from edbc.capture.ragged.whole.function import (
     Apply,
@@ -138,7 +138,7 @@ def _evaluated_by(root: Any, places: tuple[int, ...]) -> type[Evaluated]:
     return known
 
 
-class Pairs(Lazy):
+class Pairs(Sized):
     """A value of two ragged dimensions: an expression. `dims` has the symbol of each dimension, or its size as a
     negative number less one."""
 
@@ -176,18 +176,6 @@ class Pairs(Lazy):
 
     dtype = property(lambda self: self.dtype_)
     ndim = property(lambda self: len(self.dims))
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return len(self.dims)
-
-    def size(self, dim: int | None = None) -> Any:
-        """Shape, or one dimension of it."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def is_floating_point(self) -> bool:
-        """True for floating dtypes."""
-        return self.dtype_.is_floating_point
 
     def _meta(self) -> torch.Tensor:
         self.rec.asked_size = True
