@@ -126,18 +126,7 @@ class PlanDiff:
         return "\n".join(self._lines(most)) + "\n"
 
     def _lines(self, most: int) -> Iterator[str]:
-        for title in (
-            "metrics",
-            "states",
-            "policy",
-            "costs",
-            "training",
-            "types",
-            "order",
-            "cells",
-            "config",
-            "origin",
-        ):
+        for title in self.__dataclass_fields__:
             changes = getattr(self, title)
             groups = _alike(title, changes)
             if changes:

@@ -235,19 +235,10 @@ class _Reader:
             self._fail_kind(kind, event, field)
         return value
 
-    def _integer(self, kind: Integer, event: Any, field: str) -> int:
-        value = self._scalar(kind, event, field)
-        if type(value) is not int:
+    def _number(self, kind: Integer | Number, event: Any, field: str) -> Any:
+        value: Any = self._scalar(kind, event, field)
+        if type(value) is not int and (type(value) is not float or isinstance(kind, Integer)):
             self._fail_kind(kind, event, field)
-        return self._in_range(kind, value, event, field)
-
-    def _number(self, kind: Number, event: Any, field: str) -> int | float:
-        value = self._scalar(kind, event, field)
-        if type(value) is not int and type(value) is not float:
-            self._fail_kind(kind, event, field)
-        return self._in_range(kind, value, event, field)
-
-    def _in_range(self, kind: Integer | Number, value: Any, event: Any, field: str) -> Any:
         if not kind.low <= value <= kind.high:
             self._fail(event, f"{describe(kind)} from {kind.low} to {kind.high} for {shorten(field)}", event.value[:40])
         return value
@@ -307,7 +298,7 @@ _READ: dict[type, Callable[..., Any]] = {
     ListOf: _Reader._list,
     Text: _Reader._text,
     Choice: _Reader._choice,
-    Integer: _Reader._integer,
+    Integer: _Reader._number,
     Number: _Reader._number,
     AnyScalar: _Reader._any_scalar,
     AnyValue: _Reader._any_value,

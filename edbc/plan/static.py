@@ -38,6 +38,7 @@ from edbc.plan.schema import (
     VERSION,
     Choice,
     Integer,
+    Kind,
     ListOf,
     MapOf,
     Number,
@@ -185,18 +186,14 @@ class StaticPlan:
 
 UNIT_NAME = Text("a unit's name", r"[A-Za-z0-9_][A-Za-z0-9_.~-]*", 300)
 _TIME = Integer(high=10**15)
-FORM_COSTS = ListOf(
-    Record(FormCost, {"form": Choice(FORMS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME}, flow=True),
-    len(FORMS),
-)
-KERNEL_COSTS = ListOf(
-    Record(
-        KernelCost,
-        {"kernels": Choice(KERNELS), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME},
-        flow=True,
-    ),
-    len(KERNELS),
-)
+
+
+def _costs_by(name: str, words: tuple[str, ...], kind: type) -> ListOf:
+    fields: dict[str, Kind] = {name: Choice(words), "median_ns": Integer(low=1, high=10**15), "spread_ns": _TIME}
+    return ListOf(Record(kind, fields, flow=True), len(words))
+
+
+FORM_COSTS, KERNEL_COSTS = _costs_by("form", FORMS, FormCost), _costs_by("kernels", KERNELS, KernelCost)
 STATIC = Record(
     Static,
     {
@@ -233,11 +230,7 @@ STATIC = Record(
                     "measured": Integer(low=1),
                     "gap": Number(low=0, high=1),
                     "note": Text("a note", r"[ -~]*", 500, shortest=0),
-                    "sequential_ns": _TIME,
-                    "greedy_ns": _TIME,
-                    "merge_ns": _TIME,
-                    "concurrent_ns": _TIME,
-                    "both_ns": _TIME,
+                    **{f"{form}_ns": _TIME for form in ("sequential", "greedy", "merge", "concurrent", "both")},
                     "stages": ListOf(
                         Record(
                             PlanStage,

@@ -10,7 +10,6 @@ from edbc.tools.report.figures import count
 
 MOST = 20
 """Lines of one section of a comment."""
-SECTIONS = ("states", "policy", "costs", "training", "types", "order", "cells", "config", "origin")
 TITLES = {
     "states": "state machine",
     "policy": "policy",
@@ -51,11 +50,11 @@ def _markdown_lines(old: str, new: str, diff: PlanDiff) -> Iterator[str]:
         yield "| metric | before | after | better is | verdict |"
         yield "|---|--:|--:|---|---|"
         yield from (_metric_row(change) for change in diff.metrics)
-    for name in SECTIONS:
+    for name, title in TITLES.items():
         changes: Sequence[Change | CellChange] = getattr(diff, name)
         if changes:
             yield ""
-            yield f"<details><summary>{TITLES[name]}: {count(len(changes), 'change')}</summary>"
+            yield f"<details><summary>{title}: {count(len(changes), 'change')}</summary>"
             yield ""
             yield "```diff"
             for change in changes[:MOST]:
@@ -112,7 +111,7 @@ def as_json(old: str, new: str, diff: PlanDiff) -> dict[str, Any]:
             }
             for change in diff.metrics
         ],
-        **{name: [_change_json(change) for change in getattr(diff, name)] for name in SECTIONS},
+        **{name: [_change_json(change) for change in getattr(diff, name)] for name in TITLES},
     }
 
 
