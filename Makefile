@@ -70,7 +70,7 @@ check: venv ## check the committed plans, as continuous integration does
 	$(BIN)/edbc check plans/
 
 rooms: ## every file in one sentence, room by room
-	@$(PYTHON) -m edbc.tools.rooms
+	@$(PYTHON) docs/rooms.py
 
 zoo: venv ## the table of the whole zoo on real data (EDBC_DATA=DIR names the data)
 	$(BIN)/python benchmarks/zoo.py
@@ -118,7 +118,7 @@ site: venv ## build the documentation with search, gallery, notebooks and errors
 	$(BIN)/python docs/site/build.py
 
 man: venv ## make the manual pages anew
-	$(BIN)/python -m edbc.tools.man man
+	EDBC_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/tools/cli/test_man.py
 
 release: venv ## build sdist and wheel into build/dist, check them, and run them in an empty environment
 	$(BIN)/python -m edbc.native.ahead --ship

@@ -8,7 +8,7 @@ import click
 
 from edbc.base.files import found_at, replace_file
 from edbc.errors import InputError
-from edbc.plan.editors import json_schema_text
+from edbc.plan import writer
 from edbc.plan.reader import read_plan
 from edbc.plan.writer import SCHEMA_FILE, write_plan
 
@@ -19,7 +19,7 @@ def run_schema(folder: str) -> None:
     if found_at(target) != "a folder":
         raise InputError(f"{folder}: expected a folder of plans, got {found_at(target)}; name the folder they stand in")
     plans = {path: read_plan(path) for path in sorted(target.glob("*.yaml"))}
-    text = json_schema_text().encode()
+    text = Path(writer.__file__).with_name("schema.json").read_bytes()
     replace_file(target / SCHEMA_FILE, lambda temporary: temporary.write_bytes(text))
     for path, plan in plans.items():
         write_plan(plan, path)

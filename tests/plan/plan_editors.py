@@ -1,9 +1,4 @@
-"""The plan's schema for editors: `edbc/plan/schema.json`, made from `edbc.plan.schema`.
-
-`python -m edbc.plan.editors > edbc/plan/schema.json` renews it; a test fails while it is out of date. An editor that
-speaks YAML takes it from the comment `# yaml-language-server: $schema=...` or from its own settings. The file says
-less than the reader checks: nothing of what must hold between fields, nothing of YAML's own traps.
-"""
+"""The plan's schema for editors, `edbc/plan/schema.json`, made from `edbc.plan.schema`."""
 
 from __future__ import annotations
 
@@ -71,7 +66,3 @@ def json_schema_text() -> str:
     """The contents of `edbc/plan/schema.json`."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "edbc plan"}
     return json.dumps({**head, **json_schema()}, indent=1) + "\n"
-
-
-if __name__ == "__main__":
-    print(json_schema_text(), end="")

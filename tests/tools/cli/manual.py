@@ -1,13 +1,8 @@
-"""Manual pages of all commands, made from click's own description of them: `python -m edbc.tools.man man`.
-
-The pages are in the repository and in the wheel (`share/man/man1`); a test fails while they are out of date.
-"""
+"""Manual pages of all commands, made from click's own description of them: man/ and the wheel have them."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
@@ -59,8 +54,3 @@ def _escaped(text: str) -> str:
     """Text that roff shows as it is."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text
-
-
-if __name__ == "__main__":
-    for file, content in pages().items():
-        Path(sys.argv[1], file).write_text(content, encoding="utf-8")

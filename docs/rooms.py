@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1] / "edbc"
 
 
 def sentences(folder: Path = ROOT) -> Iterator[tuple[str, str]]:
