@@ -41,6 +41,12 @@ class Traced:
         """In the order of execution."""
         return list(self.module.graph.nodes)
 
+    def called(self, node: fx.Node) -> Any:
+        """The module, function or method name that a node calls; None for others."""
+        if node.op == "call_module":
+            return self.module.get_submodule(str(node.target))
+        return node.target if node.op in ("call_function", "call_method") else None
+
 
 class _Tracer(fx.Tracer):
     """Notes in whose forward every node stands."""

@@ -69,7 +69,7 @@ class Fusion:
 
     def __init__(self, traced: Traced):
         self.traced = traced
-        self.called = {node: _called(traced.module, node) for node in traced.nodes}
+        self.called = {node: traced.called(node) for node in traced.nodes}
         self.constants = _constants(traced)
         self.cheap: set[fx.Node] = set()
         self.draft_of: dict[fx.Node, _Draft] = {}
@@ -205,7 +205,7 @@ class Fusion:
         name = names.unique(parent, draft.kind)
         text = _Text(self, number, nodes).text()
         flops = sum(_flops(self.called[node], self.traced.values[node]) for node in draft.nodes)
-        return Unit(name, draft.kind, tuple(nodes), tuple(reads), shape, text, flops, self._merge_key(draft))
+        return Unit(name, draft.kind, tuple(nodes), tuple(reads), shape, text, flops)
 
     def _cone(self, wanted: list[fx.Node], number: dict[fx.Node, int]) -> tuple[list[fx.Node], list[int]]:
         """What must run to have some nodes, given the values that have numbers; and the numbers that are read."""
@@ -230,21 +230,6 @@ class Fusion:
             if node not in nodes:
                 need(node)
         return list(nodes), list(reads)
-
-    def _merge_key(self, draft: _Draft) -> str:
-        """What units that can be one product have in common: the product's value before them, and its constants that a
-        merged product has once."""
-        first = draft.nodes[0]
-        module = self.called[first]
-        if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros":
-            if isinstance(module.padding, str):
-                return ""
-            constants = f"conv stride {module.stride} dilation {module.dilation}"
-        elif type(module) is nn.Linear:
-            constants = "linear"
-        else:
-            return ""
-        return f"{constants} of {first.all_input_nodes[0].name}"
 
 
 class _Names:
@@ -305,13 +290,6 @@ def _shape(value: Any) -> str:
         return "[]"
     dtype = "" if value.dtype == torch.float32 else f":{str(value.dtype).removeprefix('torch.')}"
     return f"[{','.join(map(str, value.shape[1:]))}{dtype}]"
-
-
-def _called(module: fx.GraphModule, node: fx.Node) -> Any:
-    """The module, function or method name that a node calls; None for others."""
-    if node.op == "call_module":
-        return module.get_submodule(str(node.target))
-    return node.target if node.op in ("call_function", "call_method") else None
 
 
 def _constants(traced: Traced) -> set[fx.Node]:

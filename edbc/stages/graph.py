@@ -32,8 +32,7 @@ class Unit:
     """Of its value, for one instance."""
     text: str
     flops: int
-    merge_key: str = ""
-    """Units of equal keys can be one product, if their text allows; empty for none (`stages.units.products`)."""
+    """Of its products for one instance, two per multiplication."""
 
     @property
     def value(self) -> fx.Node:
@@ -60,11 +59,6 @@ class UnitGraph:
     def dag(self) -> Dag:
         """The whole graph's edges as sets. (It may have more units than transitions can be listed for.)"""
         return Dag(tuple(sum(1 << other for other in {*unit.reads} if other >= 0) for unit in self.units))
-
-    @property
-    def flops(self) -> int:
-        """Floating-point operations of the products for one instance, two per multiplication."""
-        return sum(unit.flops for unit in self.units)
 
     def readers(self) -> list[list[int]]:
         """Per unit those that read it; `len(units)` stands for the result."""

@@ -61,11 +61,6 @@ class Stage:
     run: str
     median: int
 
-    @property
-    def units(self) -> tuple[int, ...]:
-        """All of them, group by group."""
-        return tuple(unit for group in self.groups for unit in group)
-
 
 @dataclass(frozen=True)
 class Scheduled:

@@ -17,7 +17,7 @@ Offsets and sizes are in elements of one image: a value of a batch of N stands a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from edbc.errors import LayoutError
@@ -25,7 +25,6 @@ from edbc.stages.endings import members
 from edbc.stages.graph import UnitGraph
 from edbc.stages.table import CONCURRENT, Schedule
 
-Before = Callable[[int, int], bool]
 ALIGNMENT = 16
 """Elements: a cache line of float32."""
 

@@ -40,7 +40,7 @@ class Bound:
 
     def __init__(self, traced: Traced, graph: UnitGraph, model: nn.Module):
         self.traced, self.graph, self.model = traced, graph, model
-        self.called = {node: self._called(node) for node in traced.nodes}
+        self.called = {node: _out_of_place(traced.called(node)) for node in traced.nodes}
         self.constants = self._constants()
         self.steps = [self._steps(unit) for unit in graph.units]
         self.products: dict[fx.Node, Product] = {}
@@ -49,11 +49,6 @@ class Bound:
         self.cats = self._operands_of_cats()
         """Per concatenation of channels that is nothing else, the units that it reads and at which channels."""
         self.placed = placed_operands(graph, self.cats)
-
-    def _called(self, node: fx.Node) -> Any:
-        if node.op == "call_module":
-            return self._out_of_place(self.model.get_submodule(str(node.target)))
-        return self._out_of_place(node.target) if node.op in ("call_function", "call_method") else None
 
     def _constants(self) -> dict[fx.Node, Any]:
         """Values of nodes that are computed from parameters alone."""
@@ -72,14 +67,6 @@ class Bound:
         if node.op == "call_method":
             return getattr(args[0], called)(*args[1:], **kwargs)
         return called(*args, **kwargs)
-
-    def _out_of_place(self, called: Any) -> Any:
-        """A call that changes none of its operands: others may be reading them. (`stages.fusion` refuses calls that
-        change what others read.)"""
-        if isinstance(called, nn.Module) and getattr(called, "inplace", False):
-            called = copy.copy(called)
-            called.inplace = False
-        return OUT_OF_PLACE.get(called, called) if isinstance(called, Hashable) else called
 
     def product(self, step: Step) -> Product:
         """The product of a step; made once."""
@@ -163,6 +150,15 @@ class Bound:
             found += inner
             at += self.traced.values[operand].shape[1]
         return found
+
+
+def _out_of_place(called: Any) -> Any:
+    """A call that changes none of its operands: others may be reading them. (`stages.fusion` refuses calls that
+    change what others read.)"""
+    if isinstance(called, nn.Module) and getattr(called, "inplace", False):
+        called = copy.copy(called)
+        called.inplace = False
+    return OUT_OF_PLACE.get(called, called) if isinstance(called, Hashable) else called
 
 
 def _is_plain(layer: Any) -> bool:

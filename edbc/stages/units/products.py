@@ -128,12 +128,13 @@ def mergeable(layers: Sequence[Any]) -> bool:
 
 def merge_sets(graph: UnitGraph, units: Sequence[int], layer_of: dict[int, Any]) -> frozenset[int]:
     """The sets of units of a block that can be one product: positions in `units`, as bits. `layer_of` gives the layer
-    of a unit that is nothing but a product, with element-wise functions behind it."""
-    by_key: dict[str, list[int]] = {}
-    for position, unit in enumerate(units):
-        if graph.units[unit].merge_key and unit in layer_of:
-            sizes = graph.units[unit].shape[2:]
-            by_key.setdefault(f"{graph.units[unit].merge_key} {sizes}", []).append(position)
+    of a unit that is nothing but a dense product, with element-wise functions behind it."""
+    by_key: dict[Any, list[int]] = {}
+    for position, number in enumerate(units):
+        unit, layer = graph.units[number], layer_of.get(number)
+        constants = [getattr(layer, name, None) for name in ("stride", "dilation")]
+        if layer is not None:
+            by_key.setdefault((unit.reads, type(layer), *constants, unit.shape[2:]), []).append(position)
     found = set()
     for alike in by_key.values():
         for count in range(2, len(alike[:MOST_MERGED]) + 1):
