@@ -19,15 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from edbc.base.graph import ValueClass
 from edbc.capture.record.table import SharedRef, View
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 
 @dataclass(frozen=True)
@@ -128,18 +125,6 @@ class CellGraph:
         from edbc.cells.celltext import cell_lines
 
         return cell_lines(self)
-
-    def to_networkx(self) -> nx.DiGraph:
-        """Variables as nodes with attributes `op` and `value_class`, an edge from each operand to its user."""
-        import networkx as nx
-
-        graph = nx.DiGraph()
-        for name, value_class in self.operands:
-            graph.add_node(name, op="input", value_class=value_class)
-        for op in self.ops:
-            graph.add_node(op.name, op=op.op, value_class=op.result)
-            graph.add_edges_from((source, op.name) for source in op.inputs)
-        return graph
 
     def users(self) -> dict[str, list[CellOp]]:
         """Operations that read each variable."""

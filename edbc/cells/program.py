@@ -16,7 +16,6 @@ A program is data: a back end turns it into torch calls, native code or device k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edbc.base.graph import ValueClass
@@ -146,30 +145,3 @@ class Program:
     def copied_elements(self) -> int:
         """Elements per node that copies move."""
         return sum(step.result.size for step in self.steps if isinstance(step, Copy))
-
-    def lines(self) -> Iterator[str]:
-        """One line per load, step and store."""
-        for load in self.loads:
-            yield f"load   {_text(load.span)} <- operand {load.operand}"
-        for step in self.steps:
-            yield _step_text(step, self.weights)
-        for store in self.stores:
-            yield f"store  output {store.output} <- {_text(store.span)}"
-
-
-def _text(span: object) -> str:
-    return f"[{span.offset}:{span.stop}]" if isinstance(span, Span) else repr(span)
-
-
-def _step_text(step: Step, weights: tuple[Packed, ...]) -> str:
-    if isinstance(step, Product):
-        packed = weights[step.weight]
-        bias = " + bias" if packed.biases else ""
-        bias += f" + {_text(step.addend)}" if step.addend is not None else ""
-        shape = f"{packed.rows}x{packed.columns}"
-        return f"product {_text(step.result)} = {_text(step.source)} @ W{step.weight}({shape}){bias}"
-    if isinstance(step, Map):
-        return f"map    {_text(step.result)} = {step.op}({', '.join(map(_text, step.sources))})"
-    if isinstance(step, Copy):
-        return f"copy   {_text(step.result)} = {_text(step.source)}"
-    return f"call   {_text(step.result)} = {step.op.attributes}({', '.join(_text(s) for s, _ in step.sources)})"

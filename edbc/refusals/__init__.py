@@ -39,12 +39,6 @@ class Refusal:
         example = f"\nFor example:\n\n{shown}" if shown else ""
         return f"{self.code}: {self.title}\n\n{self.why}\n{example}\nWhat to do: {self.remedy}\n"
 
-    def markdown(self) -> str:
-        """A section of a page."""
-        language = "py" if self.example.startswith("def") else "text"
-        example = f"\n```{language}\n{self.example}\n```\n" if self.example else ""
-        return f"## {self.code}: {self.title}\n\n{self.why}\n{example}\n**What to do:** {self.remedy}\n"
-
 
 def refusal_of(error: EdbcError) -> Refusal:
     """The entry of an error, definition (1). Linear in the table."""
@@ -81,13 +75,3 @@ _OTHER = Refusal(
     "expected, and what came.",
     "Do what stands behind the message's last semicolon.",
 )
-
-
-def page() -> str:
-    """The catalogue as one Markdown page."""
-    head = (
-        "# Errors\n\nEvery refusal has a code. `edbc explain E0505` shows an entry, `error.code` has it in Python, and "
-        '`"code"` in JSON. Exit codes are in [ci.md](ci.md).\n\n'
-        "<!-- made by tests/refusals/test_catalogue.py with EDBC_UPDATE_DOCS=1 -->\n\n"
-    )
-    return head + "\n".join(entry.markdown() for entry in table())

@@ -65,22 +65,15 @@ def test_assignment_is_what_the_definitions_say(seed: int, eager: int) -> None:
     """Eager operations have operands, all paths to them start at eager operands; every other one is the core's."""
     cell, _ = traced(RandomCell(seed, 3, 12))
     names = {name for i, (name, _) in enumerate(cell.operands) if eager >> i & 1}
-    graph = cell.to_networkx()
+    inputs = {op.name: op.inputs for op in cell.ops}
     for op, part in assign_parts(cell, names).items():
-        assert (part == EAGER) == (bool(op_inputs(cell, op)) and all_paths_from(graph, op, names))
+        assert (part == EAGER) == all_paths_from(inputs, op, names)
 
 
-def op_inputs(cell: CellGraph, name: str) -> tuple[str, ...]:
-    """What an operation reads."""
-    return next(op.inputs for op in cell.ops if op.name == name)
-
-
-def all_paths_from(graph, name: str, eager: set[str]) -> bool:
+def all_paths_from(inputs: dict[str, tuple[str, ...]], name: str, eager: set[str]) -> bool:
     """True when everything below an operation starts at an eager operand."""
-    below = list(graph.predecessors(name))
-    return bool(below) and all(
-        v in eager if graph.nodes[v]["op"] == "input" else all_paths_from(graph, v, eager) for v in below
-    )
+    below = inputs[name]
+    return bool(below) and all(all_paths_from(inputs, v, eager) if v in inputs else v in eager for v in below)
 
 
 class LSTM(nn.Module):

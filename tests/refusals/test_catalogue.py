@@ -19,7 +19,7 @@ from torch import nn
 import edbc
 from edbc import errors
 from edbc.errors import EdbcError, StaleError
-from edbc.refusals import Refusal, find_refusal, page, refusal_of, table
+from edbc.refusals import Refusal, find_refusal, refusal_of, table
 from edbc.tools.cli import main
 
 PACKAGE = Path(edbc.__file__).parent
@@ -29,6 +29,23 @@ PASSED_ON = {"{}: {}", "{}", "{}; {}", "{}, item {}: {}", "{}: {}; {}", "instanc
              "{}: expected {}, got {}; {}",
              "{}: expected {}, got {}", "{}: {}, or name another file"}  # fmt: skip
 """Messages without words of their own: they pass on those of somebody else, or the place is all they add."""
+
+
+def page() -> str:
+    """The catalogue as one Markdown page."""
+    head = (
+        "# Errors\n\nEvery refusal has a code. `edbc explain E0505` shows an entry, `error.code` has it in Python, and "
+        '`"code"` in JSON. Exit codes are in [ci.md](ci.md).\n\n'
+        "<!-- made by tests/refusals/test_catalogue.py with EDBC_UPDATE_DOCS=1 -->\n\n"
+    )
+    return head + "\n".join(map(section_of, table()))
+
+
+def section_of(entry: Refusal) -> str:
+    """Of the page."""
+    language = "py" if entry.example.startswith("def") else "text"
+    example = f"\n```{language}\n{entry.example}\n```\n" if entry.example else ""
+    return f"## {entry.code}: {entry.title}\n\n{entry.why}\n{example}\n**What to do:** {entry.remedy}\n"
 
 
 def words_of(node: ast.expr) -> str:

@@ -66,9 +66,6 @@ class Program:
     """The least length for which it is right."""
 
 
-Run = Callable[[Tape, Lengths], None]
-
-
 def program_of(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Lengths], Tape]) -> Program:
     """What `taped` says at lengths of so many symbols. Raises NotInLoops. O(lines x lengths that are tried)."""
     fit = Fit(symbols)

@@ -38,14 +38,6 @@ PRIMITIVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def evaluate(outputs: Sequence[V], rows: Tensors, parameter: Callable[[SharedRef], torch.Tensor],
-             weights: Sequence[Weight]) -> list[torch.Tensor]:  # fmt: skip
-    """Outputs (n, size) of operands' rows (n, size); `parameter` gives those that are read whole, `weights` packed ones
-    (rows, columns) with their biases."""
-    like = rows[0] if rows else weights[0][0]
-    return Interpreter(outputs).run(Batch(len(rows[0]) if rows else 1, like, rows, weights, parameter))
-
-
 @dataclass(frozen=True, eq=False)
 class Batch:
     """What the rows of a batch read: operands (count, size) and what all share. `like` has the dtype and the device of

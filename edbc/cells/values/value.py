@@ -32,7 +32,6 @@ A layout decides what stands side by side in a product's source and result (`edb
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,7 +43,6 @@ import torch
 from edbc.base.operations import FORMULAS
 from edbc.capture.record.table import Hole, SharedRef, View
 from edbc.cells.program import Call
-from edbc.errors import LayoutError
 
 Sizes = tuple[int, int, int]
 REDUCTIONS = ("total", "largest", "smallest")
@@ -277,63 +275,3 @@ def in_order(outputs: Iterable[V], leaves: Collection[V] = ()) -> list[V]:
                 waiting.append((v, True))
                 waiting += ((source, False) for source in reversed(v.sources) if v not in leaves)
     return list(found)
-
-
-def lines(outputs: Sequence[V]) -> Iterator[str]:
-    """A line per value, and one per output: `v3:128 = tanh(v2)`."""
-    names: dict[V, str] = {}
-    for v in in_order(outputs):
-        names[v] = f"v{len(names)}"
-        read = ", ".join(names[source] for source in v.sources)
-        arg = "" if v.arg is None else f"[{_text(v.arg)}]"
-        yield f"{names[v]}:{v.size} = {v.op}{arg}({read})"
-    for number, v in enumerate(outputs):
-        yield f"output {number} = {names[v]}"
-
-
-def _text(arg: Any) -> str:
-    if isinstance(arg, Call):
-        return arg.op.attributes
-    return ", ".join(map(str, arg)) if isinstance(arg, tuple) else str(arg)
-
-
-def verify(outputs: Sequence[V], operands: Sequence[int], weights: Sequence[tuple[int, int]]) -> None:
-    """Raise LayoutError for a value that is none of definition (1), or reads beyond what there is: `operands` are the
-    sizes of rows, `weights` rows and columns."""
-    for v in in_order(outputs):
-        fault = _fault(v, operands, weights)
-        if fault:
-            raise LayoutError(f"value {v.op}[{v.arg}] of {v.size} elements: expected {fault}; run 'edbc compile' again")
-
-
-def _fault(v: V, operands: Sequence[int], weights: Sequence[tuple[int, int]]) -> str:
-    sizes = [source.size for source in v.sources]
-    if v.op == "load":
-        operand, offset = v.arg
-        is_inside = 0 <= operand < len(operands) and offset >= 0 and offset + v.size <= operands[operand]
-        return "" if is_inside else "elements of an operand's row"
-    if v.op in LEAVES:
-        return "" if not sizes else "no sources"
-    if v.op == "part":
-        return "" if len(sizes) == 1 and v.arg >= 0 and v.arg + v.size <= sizes[0] else "a part of its source"
-    if v.op == "cat":
-        return "" if sum(sizes) == v.size else "as many elements as its pieces have"
-    if v.op == "product":
-        rows, columns = weights[v.arg[0]][:: -1 if v.arg[1] == TRANSPOSED else 1]
-        fits = sizes[0] == rows and {columns, *sizes[1:]} == {v.size}
-        return "" if fits else f"{rows} elements and {columns} columns"
-    if v.op == "matmul":
-        m, k, n = v.arg
-        return "" if (*sizes, v.size) == (m * k, k * n, m * n) else "matrices of its sizes"
-    if v.op in REDUCTIONS or v.op == "spread":
-        outer, n, inner = v.arg
-        wide, narrow = (sizes[0], v.size) if v.op in REDUCTIONS else (v.size, sizes[0])
-        return "" if (wide, narrow) == (math.prod(v.arg), outer * inner) else "elements of its sizes"
-    if v.op == "call":
-        return "" if sizes == [span.size for span, _ in v.arg.sources] else "operands of its sizes"
-    if v.op == "cast":
-        return "" if sizes == [v.size] else "a value of its size"
-    if v.op == "turned":
-        return "" if sizes == [v.size] and math.prod(v.arg) == v.size else "a matrix of its sizes"
-    fits = v.op in FORMULAS and len(sizes) == len(FORMULAS[v.op].names) and set(sizes) == {v.size}
-    return "" if fits else "an operation of the table on values of one size"

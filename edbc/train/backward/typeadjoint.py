@@ -91,11 +91,6 @@ class Slots:
         """The slot of deltas."""
         return FIRST_OPERAND + self.count + self.operands
 
-    @property
-    def total(self) -> int:
-        """Slots in all."""
-        return self.delta + 2
-
 
 @dataclass(frozen=True, eq=False)
 class Adjoint:

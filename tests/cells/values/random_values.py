@@ -16,7 +16,7 @@ from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.kernels.products import OWN
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField, steps_of
 from edbc.cells.kernels.steptables import Rendered, table_of
-from edbc.cells.values.evaluate import evaluate
+from edbc.cells.values.evaluate import Batch, Interpreter, Tensors, Weight
 from edbc.cells.values.value import REDUCTIONS, V, Values
 
 SIZES = (1, 3, 7, 16, 24, 40)
@@ -26,6 +26,14 @@ TAME = sorted(UNARY - {"log", "log1p", "sqrt", "reciprocal", "exp", "expm1", "sq
 """Operations of all numbers that keep them small."""
 ALONG = {"total": lambda x: x.sum(2), "largest": lambda x: x.amax(2), "smallest": lambda x: x.amin(2)}
 """Reductions along the middle, with the batch in front."""
+
+
+def evaluate(outputs: Sequence[V], rows: Tensors, parameter: Callable[[SharedRef], torch.Tensor],
+             weights: Sequence[Weight]) -> list[torch.Tensor]:  # fmt: skip
+    """Outputs (n, size) of operands' rows (n, size); `parameter` gives those that are read whole, `weights` packed ones
+    (rows, columns) with their biases."""
+    like = rows[0] if rows else weights[0][0]
+    return Interpreter(outputs).run(Batch(len(rows[0]) if rows else 1, like, rows, weights, parameter))
 
 
 class Case:

@@ -8,11 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_values import Case, P, run_natively, viewed
+from random_values import Case, P, evaluate, run_natively, viewed
 
 from edbc.cells.program import Load, Span
 from edbc.cells.values.adjoint import added, gradients_of
-from edbc.cells.values.evaluate import evaluate
 from edbc.cells.values.value import Values
 from edbc.train.backward.typeadjoint import adjoint_of
 

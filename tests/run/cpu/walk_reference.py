@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from random_values import evaluate
 
 from edbc.cells.rows.choice import COMPARISONS
 from edbc.cells.rows.reduction import OPS
-from edbc.cells.values.evaluate import evaluate
 from edbc.native.pointers import WORDS
 from edbc.run.cpu.walk import (
     COMPARISON,

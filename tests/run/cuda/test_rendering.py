@@ -10,10 +10,9 @@ import torch
 from devices import DEVICE, needs_triton
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_values import ALONG, Case, P, viewed
+from random_values import ALONG, Case, P, evaluate, viewed
 
 from edbc.cells.values.adjoint import added, gradients_of
-from edbc.cells.values.evaluate import evaluate
 from edbc.cells.values.value import V, Values
 from edbc.run.cuda.chains import WarmUp
 from edbc.run.cuda.issue import Issuer, Operations

@@ -12,13 +12,12 @@ from devices import NINE, zoo_net
 from helpers import bound
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_values import Case, viewed
+from random_values import Case, evaluate, viewed
 from torch import nn
 
 import edbc
 from edbc.cells.parts import SplitCell
 from edbc.cells.program import Call, Load, Map, Product, Program, Span, Store
-from edbc.cells.values.evaluate import evaluate
 from edbc.cells.values.value import V, Values
 from edbc.run.cuda.stages import MADE, Job, Stages, stages_of, stages_of_values
 from edbc.run.cuda.tritonsource import CONSTANTS, branches_of, step_kernel
