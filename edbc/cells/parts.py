@@ -36,14 +36,15 @@ more than the rule says. It reads sizes and counts only, never a clock. On a dev
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 
 from edbc.base.graph import ValueClass
 from edbc.cells.lower import batch_key, lower
 from edbc.cells.opgraph import CellGraph, CellOp, Source
-from edbc.cells.program import Placed, Program, Span
+from edbc.cells.program import Load, Placed, Program, Span, Store
 
 EAGER, CORE = "eager", "core"
 PARTS = (EAGER, CORE)
@@ -216,21 +217,20 @@ class _Splitting:
     def _ops_of(self, part: str) -> tuple[CellOp, ...]:
         found = []
         for op in self.cell.ops:
-            if op.name in self.half_of and part in (EAGER, CORE):
-                found.append(self._half(op) if part == EAGER else self._other_half(op))
+            if op.name in self.half_of:
+                found.append(self._half(op, part))
             elif self.part_of[op.name] == part:
                 found.append(op)
         return tuple(found)
 
-    def _half(self, op: CellOp) -> CellOp:
-        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if s.variable in self.ready]
-        return replace(op, name=self.half_of[op.name], sources=tuple(s for s, _ in pairs),
-                       weights=tuple(w for _, w in pairs))  # fmt: skip
-
-    def _other_half(self, op: CellOp) -> CellOp:
-        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if s.variable not in self.ready]
-        sources = (*(s for s, _ in pairs), Source(self.half_of[op.name]))
-        return replace(op, sources=sources, weights=tuple(w for _, w in pairs), biases=())
+    def _half(self, op: CellOp, part: str) -> CellOp:
+        """Definition (2)."""
+        half, is_eager = self.half_of[op.name], part == EAGER
+        pairs = [(s, w) for s, w in zip(op.sources, op.weights, strict=True) if (s.variable in self.ready) == is_eager]
+        sources, weights = tuple(s for s, _ in pairs), tuple(w for _, w in pairs)
+        if is_eager:
+            return replace(op, name=half, sources=sources, weights=weights)
+        return replace(op, sources=(*sources, Source(half)), weights=weights, biases=())
 
     def _outputs_of(self, part: str) -> tuple[str, ...]:
         return tuple(dict.fromkeys(n for n in self.cell.outputs if self.part_of.get(n, CORE) == part))
@@ -304,29 +304,18 @@ def _merged(ops: Sequence[CellOp], batches: Iterable[tuple[str, ...]]) -> list[t
 
 def _joined(program: Program, row_sizes: Sequence[int], store_sizes: Sequence[int]) -> Program:
     """The program with its loads and stores, one per variable, put together to one per row of memory."""
-    loads, stores = [], []
-    at = 0
-    for number, size in enumerate(row_sizes):
-        spans = [load.span for load in program.loads[at : at + size]]
-        loads.append(replace(program.loads[at], operand=number, span=_hull(spans)))
-        at += size
-    at = 0
-    for number, size in enumerate(store_sizes):
-        spans = [store.span for store in program.stores[at : at + size]]
-        stores.append(replace(program.stores[at], output=number, span=_hull(spans)))
-        at += size
+    loads = [Load(number, span) for number, span in enumerate(_hulls(program.loads, row_sizes))]
+    stores = [Store(number, span) for number, span in enumerate(_hulls(program.stores, store_sizes))]
     return replace(program, loads=tuple(loads), stores=tuple(stores), cell=None)
 
 
-def _hull(spans: Sequence[Span]) -> Span:
-    """The span of adjacent spans."""
-    return Span(spans[0].offset, spans[-1].stop - spans[0].offset)
+def _hulls(items: Sequence[Load | Store], sizes: Sequence[int]) -> Iterator[Span]:
+    """The spans of so many items each, which are adjacent."""
+    for last, size in zip(accumulate(sizes), sizes, strict=True):
+        first = items[last - size].span.offset
+        yield Span(first, items[last - 1].span.stop - first)
 
 
 def _area(blocks: Iterable[Placed]) -> int:
-    return sum((rows[1] - rows[0]) * (columns[1] - columns[0]) for rows, columns in map(_extent, blocks))
-
-
-def _extent(placed: Placed) -> tuple[tuple[int, int], tuple[int, int]]:
-    assert placed.block.columns is not None
-    return placed.block.rows, placed.block.columns
+    blocks_of = [placed.block for placed in blocks]
+    return sum((b.rows[1] - b.rows[0]) * (b.columns[1] - b.columns[0]) for b in blocks_of if b.columns is not None)

@@ -18,15 +18,13 @@ from numba import types
 from numba.extending import overload
 
 from edbc.cells.kernels import outer, steps
-from edbc.cells.kernels.outer import OUTER_FIELDS, OuterField
+from edbc.cells.kernels.outer import FRAME, OUTER_FIELDS, OuterField
 from edbc.cells.kernels.steps import PIECE_FIELDS, StepField
 from edbc.native import blas, pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, callback, njit
 from edbc.native.kinds import checksum
 from edbc.native.pointers import copy_bytes, dgemm, load, sgemm, store
 
-FRAME = 9
-"""Words of the memory that holds a routine's arguments; see `gemm_by_frame`."""
 _ONE, _LONG = np.float32(1), np.int64(0)
 _AS_IT_IS = ord("N")
 """The letter for a matrix that the BLAS does not transpose; numba would compile its strings for `ord`."""
@@ -56,26 +54,24 @@ def _gemm(left, right, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, like):
 
 
 @_jit
-def begin_frame(frame, like):
-    """Write what all calls by this frame have in common."""
+def gemm_by_frame(frame, right, m, n, k, a, lda, b, ldb, is_added, c, ldc, like):
+    """`c = a @ b` of column-major matrices, or added to it; `right` is the letter that says whether b is transposed.
+    `frame` is the address of the routine's arguments, which it takes by address: two letters, six integers, two
+    numbers."""
     store(frame, 0, _LONG + _AS_IT_IS)
-    store(frame + 56, 0, like + _ONE)
-    store(frame + 64, 0, like)
-
-
-@_jit
-def gemm_by_frame(frame, m, n, k, a, lda, b, ldb, is_added, c, ldc, like):
-    """`c = a @ b` of column-major matrices, or added to it. `frame` is the address of the routine's arguments, which it
-    takes by address: a letter, six integers, two numbers."""
-    store(frame, 1, m)
-    store(frame, 2, n)
-    store(frame, 3, k)
-    store(frame, 4, lda)
-    store(frame, 5, ldb)
-    store(frame, 6, ldc)
-    one, zero = frame + 56, frame + 64
+    store(frame, 1, _LONG + right)
+    store(frame, 2, m)
+    store(frame, 3, n)
+    store(frame, 4, k)
+    store(frame, 5, lda)
+    store(frame, 6, ldb)
+    store(frame, 7, ldc)
+    one, zero = frame + 64, frame + 72
+    store(one, 0, like + _ONE)
+    store(zero, 0, like)
     beta = one if is_added else zero
-    gemm(frame, frame, frame + 8, frame + 16, frame + 24, one, a, frame + 32, b, frame + 40, beta, c, frame + 48, like)
+    gemm(frame, frame + 8, frame + 16, frame + 24, frame + 32, one, a, frame + 40, b, frame + 48, beta, c, frame + 56,
+         like)  # fmt: skip
 
 
 @_jit
@@ -148,29 +144,21 @@ def multiply(at, slots, n, step, pieces, scratch, width, like):
     slot, offset = load(step, _TARGET, _LONG), load(step, _TARGET + 1, _LONG)
     target = _row(at, slots, 0, slot) + offset
     target_stride = max(_stride(at, slots, n, slot), columns * width)
-    begin_frame(scratch, like)
-    gemm_by_frame(scratch, columns, n, rows, load(step, _WEIGHT, _LONG), columns, source, stride // width, is_added,
-                  target, target_stride // width, like)  # fmt: skip
+    gemm_by_frame(scratch, _AS_IT_IS, columns, n, rows, load(step, _WEIGHT, _LONG), columns, source, stride // width,
+                  is_added, target, target_stride // width, like)  # fmt: skip
 
 
 @_jit
 def add_outer(fields, width, like):
     """What `edbc.cells.kernels.outer` does, in one call of the routine, to which row-major matrices are transposes.
     Behind the fields there is room for its arguments."""
-    frame = fields + 8 * OUTER_FIELDS
-    store(frame, 0, _LONG + _AS_IT_IS)
-    store(frame, 1, _LONG + _TRANSPOSED)
-    store(frame, 2, load(fields, _OUTER_INPUTS, _LONG))
-    store(frame, 3, load(fields, _OUTER_COLUMNS, _LONG))
-    store(frame, 4, load(fields, _OUTER_ROWS, _LONG))
-    store(frame, 5, load(fields, _OUTER_X + 1, _LONG) // width)
-    store(frame, 6, load(fields, _OUTER_D + 1, _LONG) // width)
-    store(frame, 7, load(fields, _OUTER_INPUTS, _LONG))
-    store(frame + 64, 0, like + _ONE)
-    one = frame + 64
-    x, d, target = (load(fields, _OUTER_X, _LONG), load(fields, _OUTER_D, _LONG), load(fields, _OUTER_TARGET, _LONG))
-    gemm(frame, frame + 8, frame + 16, frame + 24, frame + 32, one, x, frame + 40, d, frame + 48, one, target,
-         frame + 56, like)  # fmt: skip
+    rows, inputs, columns = (
+        load(fields, _OUTER_ROWS, _LONG), load(fields, _OUTER_INPUTS, _LONG), load(fields, _OUTER_COLUMNS, _LONG),
+    )  # fmt: skip
+    x, x_stride = load(fields, _OUTER_X, _LONG), load(fields, _OUTER_X + 1, _LONG) // width
+    d, d_stride = load(fields, _OUTER_D, _LONG), load(fields, _OUTER_D + 1, _LONG) // width
+    gemm_by_frame(fields + 8 * OUTER_FIELDS, _TRANSPOSED, inputs, columns, rows, x, x_stride, d, d_stride, True,
+                  load(fields, _OUTER_TARGET, _LONG), inputs, like)  # fmt: skip
 
 
 COMPILED_IN = (blas, outer, steps, pointers)

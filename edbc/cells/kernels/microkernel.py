@@ -192,28 +192,20 @@ class _Tile:
         slot, offset, size = (b.field(piece, i) for i in range(3))
         sources = [b.sum(b.load(b.sum(row, b.times(slot, 8))), offset) for row in self.table]
         carried = [("i64", so_far[0]), *((self.of.kind, x) for x in so_far[1:])]
-        turn, step = (self._element, 1) if self.shape.group == 1 else (self._pair, self.shape.group)
-        return b.counted(b.times(size, self.shape.width), step * self.shape.width, carried, partial(turn, sources))
+        step = self.shape.group * self.shape.width
+        return b.counted(b.times(size, self.shape.width), step, carried, partial(self._turn, sources))
 
-    def _element(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
-        """An element of every row times a row of the panel."""
-        at, *sums = so_far
-        weights = [self.of.read(self._vector_at(at, v)) for v in range(self.vectors)]
+    def _turn(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
+        """An element of every row times a row of the panel; of bfloat16 two of each."""
+        (at, *sums), of, group = so_far, self.of, self.shape.group
+        read, add = (of.read, of.fma) if group == 1 else (of.pairs, of.dot)
+        weights = [read(self._vector_at(at, group * v)) for v in range(self.vectors)]
         for r, source in enumerate(sources):
-            every = self.of.splat(self.of.element_at(self.b.sum(source, k)))
+            place = self.b.sum(source, k)
+            every = of.splat(of.element_at(place)) if group == 1 else of.pair_at(place)
             for i, weight in enumerate(weights, r * self.vectors):
-                sums[i] = self.of.fma(every, weight, sums[i])
-        return [self._vector_at(at, self.vectors), *sums]
-
-    def _pair(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
-        """Two elements of every row times two rows of the panel."""
-        at, *sums = so_far
-        weights = [self.of.pairs(self._vector_at(at, 2 * v)) for v in range(self.vectors)]
-        for r, source in enumerate(sources):
-            every = self.of.pair_at(self.b.sum(source, k))
-            for i, weight in enumerate(weights, r * self.vectors):
-                sums[i] = self.of.dot(every, weight, sums[i])
-        return [self._vector_at(at, 2 * self.vectors), *sums]
+                sums[i] = add(every, weight, sums[i])
+        return [self._vector_at(at, group * self.vectors), *sums]
 
     def _rows_at(self, field: int) -> list[str]:
         """Addresses of the panel's columns in rows of the slot in `field`, at the offset in the next one."""

@@ -32,7 +32,9 @@ class OuterField(IntEnum):
 
 
 OUTER_FIELDS = 8
-OUTER_WORDS = OUTER_FIELDS + 9
+FRAME = 10
+"""Words of the memory that holds the arguments of a library's routine (`library.gemm_by_frame`)."""
+OUTER_WORDS = OUTER_FIELDS + FRAME
 """With room to work in."""
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edbc.cells.kernels.library import FRAME, address_of_library_outer, address_of_multiply
+from edbc.cells.kernels.library import address_of_library_outer, address_of_multiply
 from edbc.cells.kernels.microkernel import Shape, address_of_product, shape_of
-from edbc.cells.kernels.outer import address_of_outer
+from edbc.cells.kernels.outer import FRAME, address_of_outer
 
 
 @dataclass(frozen=True)
