@@ -132,9 +132,18 @@ class Parity:
         """What a report adds to the errors, if anything."""
         told = "; forward itself asks for float32, so that much is compared in float32" if self.pins else ""
         if self.in_ieee is not None:
-            errors = f"max error {self.in_ieee.max_error:.2e} (eager's own {self.in_ieee.eager_error:.2e})"
-            told += f"; torch multiplies in tf32 here, in IEEE float32 {errors}"
+            told += f"; torch multiplies in tf32 here, in IEEE float32 {self.in_ieee.errors}"
         return told
+
+    @property
+    def errors(self) -> str:
+        """Those of all outputs, for a report."""
+        return f"max error {self.max_error:.2e} (eager's own {self.eager_error:.2e})"
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON's types."""
+        return {"max_error": self.max_error, "eager_error": self.eager_error, "unstable": sorted(self.unstable),
+                "pins_float32": self.pins}  # fmt: skip
 
     @property
     def holds(self) -> bool:

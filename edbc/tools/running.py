@@ -235,13 +235,8 @@ class Report:
         if self.net.cache is not None:
             content["structures"] = self.net.cache.as_json()
         if self.parity is not None:
-            content |= {
-                "max_error": self.parity.max_error,
-                "eager_error": self.parity.eager_error,
-                "unstable": sorted(self.parity.unstable),
-                "pins_float32": self.parity.pins,
-                "eager_instances_per_second": _rate(s.instances, self.eager_seconds),
-            }
+            eager = _rate(s.instances, self.eager_seconds)
+            content |= {**self.parity.as_json(), "eager_instances_per_second": eager}
         return content
 
     def __str__(self) -> str:

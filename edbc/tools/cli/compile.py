@@ -37,16 +37,12 @@ def run_compile(model: str, output: str, settings: dict[str, Any], output_format
     metrics = measure(compiled.plan, compiled.captured)
     warn_unstable(compiled.parity)
     if output_format == "json":
-        parity = compiled.parity
         print_json(
             {
                 "plan": output,
                 **metrics,
                 "states": len(compiled.plan.policy.table),
-                "max_error": parity.max_error,
-                "eager_error": parity.eager_error,
-                "unstable": sorted(parity.unstable),
-                "pins_float32": parity.pins,
+                **compiled.parity.as_json(),
                 "gain": compiled.gain,
                 "captured_gain": compiled.captured_gain,
                 "run": "batched" if compiled.plan.run is None else "eager",
@@ -103,7 +99,7 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     layouts = [(t, cell_layout(t.name, plan.cells[t.name])) for t in plan.types]
     for group in grouped(layouts, lambda of: (family(of[0].signature), _memory(of[1]))):
         yield f"  {name_of([t.name for t, _ in group])}: {_memory(group[0][1])}"
-    yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
+    yield f"  parity with eager: {parity.errors}{parity.remark}"
 
 
 def _eager(compiled: Any) -> Iterator[str]:

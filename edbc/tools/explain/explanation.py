@@ -19,6 +19,7 @@ from edbc.errors import EdbcError
 from edbc.plan.plan import Plan
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file, require_inputs
+from edbc.tools.explain.folding import folded
 from edbc.tools.explain.layouts import CellLayout, cell_layout
 from edbc.tools.explain.signatures import Difference, near_types
 from edbc.tools.report.figures import share, size_text, time_text
@@ -129,14 +130,12 @@ class Explanation:
 
     def text(self, width: int = 80) -> str:
         """For a terminal of `width` columns."""
-        from edbc.tools.explain.folding import folded
         from edbc.tools.explain.terminal import explanation_text
 
         return explanation_text(folded(self), width)
 
     def html(self) -> str:
         """One page that needs nothing from the network."""
-        from edbc.tools.explain.folding import folded
         from edbc.tools.explain.page import explanation_page
 
         return explanation_page(folded(self))
@@ -145,7 +144,6 @@ class Explanation:
         return self.text()
 
     def _repr_html_(self) -> str:
-        from edbc.tools.explain.folding import folded
         from edbc.tools.explain.page import explanation_fragment
 
         return explanation_fragment(folded(self))

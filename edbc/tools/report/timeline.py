@@ -31,10 +31,10 @@ class Timeline:
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = [
-            _named("process_name", "edbc"),
-            _named("thread_name", "host", HOST),
-            _named("thread_name", "batches", BATCHES),
-            _named("thread_name", "segments", SEGMENTS),
+            named("process_name", "edbc"),
+            named("thread_name", "host", HOST),
+            named("thread_name", "batches", BATCHES),
+            named("thread_name", "segments", SEGMENTS),
         ]
         self._origin = 0.0
         self._mini_batches = 0
@@ -110,5 +110,6 @@ def write_events(events: Sequence[dict[str, Any]], path: str | Path) -> None:
     write_text(path, content, "the timeline", "name another --trace")
 
 
-def _named(what: str, name: str, track: int = 0) -> dict[str, Any]:
+def named(what: str, name: str, track: int = 0) -> dict[str, Any]:
+    """The event that names a process or a track."""
     return {"name": what, "ph": "M", "pid": PROCESS, "tid": track, "args": {"name": name}}

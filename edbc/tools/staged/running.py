@@ -27,7 +27,7 @@ from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.units.tasks import Task
 from edbc.tools.checking import model_path
 from edbc.tools.parity import Eager, Parity, compared, parity_on
-from edbc.tools.report.timeline import write_events
+from edbc.tools.report.timeline import named, write_events
 from edbc.tools.running import (
     Setting,
     Tell,
@@ -78,8 +78,7 @@ class StaticReport:
             "dtype": self.setting.dtype,
         }
         if self.parity is not None:
-            content |= {"max_error": self.parity.max_error, "eager_error": self.parity.eager_error,
-                        "parity": self.parity.holds, "eager_seconds": self.eager_seconds}  # fmt: skip
+            content |= {**self.parity.as_json(), "parity": self.parity.holds, "eager_seconds": self.eager_seconds}
         return content
 
     def __str__(self) -> str:
@@ -98,8 +97,7 @@ class StaticReport:
             rate = self.instances / self.eager_seconds
             yield f"  eager        {rate:,.1f} instances/s one by one: stages are {gain:.1f} times as fast"
         if self.parity is not None:
-            errors = f"max error {self.parity.max_error:.2e} (eager's own {self.parity.eager_error:.2e})"
-            yield f"  parity       {errors}{self.parity.remark}"
+            yield f"  parity       {self.parity.errors}{self.parity.remark}"
 
 
 def run_static(path: Path, plan: StaticPlan, setting: Setting, batch_size: int | None, warn: Warn,
@@ -250,11 +248,7 @@ class Lanes:
         """The file, whole or not at all; of the spans of a GPU's streams where there are some."""
         found = spans or self._events
         tracks = {thread: i for i, thread in enumerate(dict.fromkeys(event[1] for event in found))}
-        events: list[dict[str, Any]] = [
-            {"name": "thread_name", "ph": "M", "pid": 1, "tid": i,
-             "args": {"name": f"{'stream' if spans else 'thread'} {i}"}}
-            for i in tracks.values()
-        ]  # fmt: skip
+        events = [named("thread_name", f"{'stream' if spans else 'thread'} {i}", i) for i in tracks.values()]
         origin = 0 if spans else self._origin or 0
         for units, thread, start, end in found:
             times = {"ts": (start - origin) / 1000, "dur": (end - start) / 1000}

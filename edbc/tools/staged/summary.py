@@ -11,7 +11,7 @@ from edbc.tools.staged.explanation import looked_at, totals, verdict
 
 def static_json(output: str, compiled: CompiledStatic) -> dict[str, Any]:
     """As JSON's types."""
-    plan, parity = compiled.plan, compiled.parity
+    plan = compiled.plan
     return {
         "plan": output,
         **metrics_of(plan),
@@ -19,8 +19,7 @@ def static_json(output: str, compiled: CompiledStatic) -> dict[str, Any]:
         "form": plan.static.form,
         "measured_ns": {cost.form: cost.median_ns for cost in plan.static.measured},
         **{name: sum(getattr(block, name) for block in plan.static.blocks) for name in ("measured", "distinct")},
-        "max_error": parity.max_error,
-        "eager_error": parity.eager_error,
+        **compiled.parity.as_json(),
     }
 
 
@@ -36,4 +35,4 @@ def static_lines(output: str, compiled: CompiledStatic) -> Iterator[str]:
         yield f"  time was up before the --gap was proven: to plan from the table, ask for --gap {plan.static.gap}"
     yield "  in milliseconds: " + ", ".join(f"{name} {cost / 1e6:.2f}" for name, cost in totals(plan).items())
     yield f"  {verdict(plan)}"
-    yield f"  parity with eager: max error {parity.max_error:.2e} (eager's own {parity.eager_error:.2e}){parity.remark}"
+    yield f"  parity with eager: {parity.errors}{parity.remark}"
