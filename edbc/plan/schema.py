@@ -184,11 +184,7 @@ POLICY = Record(
 )
 
 WAVES = Record(
-    PlanWaves,
-    {
-        "table": MapOf(STATE, TYPE_NAME, 100_000),
-        "training": MapOf(CONFIG_NAME, AnyValue(), 1_000),
-    },
+    PlanWaves, {"table": MapOf(STATE, TYPE_NAME, 100_000), "training": MapOf(CONFIG_NAME, AnyValue(), 1_000)}
 )
 
 RUN = Record(

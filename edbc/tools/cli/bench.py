@@ -16,25 +16,9 @@ LARGEST_BATCH = 1_000_000
 """So many instances are made up, and stay in memory."""
 
 
-def run_bench(
-    plan: str,
-    inputs: tuple[str, ...],
-    settings: dict[str, str],
-    batch_sizes: str,
-    against: str,
-    limit: int,
-    rounds: int,
-    threads: int,
-    device: str,
-    dtype: str,
-    backend: str | None,
-    products: str | None,
-    front_end: str | None,
-    weights: str | None,
-    model: str | None,
-    trust_changed_model: bool,
-    output_format: str,
-) -> None:
+def run_bench(plan: str, inputs: tuple[str, ...], settings: dict[str, str], batch_sizes: str, against: str, limit: int,
+              threads: int, model: str | None, trust_changed_model: bool, output_format: str,
+              **options: Any) -> None:  # fmt: skip
     """Read the plan, measure every combination of sizes, print."""
     from edbc.plan.reader import read_plan
 
@@ -54,8 +38,7 @@ def run_bench(
     rows: list[Row] = []
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
     for batch_size, config in combinations:
-        setting = Setting(batch_size, names, max(limit, batch_size), rounds, dtype, backend, device,
-                          weights=weights, products=products, front_end=front_end)  # fmt: skip
+        setting = Setting(batch_size, names, max(limit, batch_size), **options)
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         if output_format == "text":
             click.echo("\n".join([*([] if rows else [HEADER]), *map(line_of, measured)]))

@@ -13,15 +13,8 @@ from edbc.tools.checking import Outcome, check_plan, find_plans
 from edbc.tools.console import ProgressLine, emit, is_live_terminal, paint, print_json
 
 
-def run_check(
-    plans: tuple[str, ...],
-    strict: bool,
-    update: bool,
-    accept_regression: bool,
-    output_format: str,
-    quiet: bool,
-    against: str | None = None,
-) -> None:
+def run_check(plans: tuple[str, ...], strict: bool, update: bool, accept_regression: bool, output_format: str,
+              quiet: bool, against: str | None = None) -> None:  # fmt: skip
     """Check every plan; exit with the worst plan's code."""
     found = find_plans(plans)
     progress = ProgressLine(quiet or not is_live_terminal())  # elsewhere the line of each plan tells how far it is

@@ -19,16 +19,8 @@ CODE = re.compile(r"[Ee]\d{4}")
 """Of an error."""
 
 
-def run_explain(
-    plan: str,
-    inputs: tuple[str, ...],
-    settings: dict[str, str],
-    model: str | None,
-    static: bool,
-    html: str | None,
-    dot: str | None,
-    output_format: str,
-) -> None:
+def run_explain(plan: str, inputs: tuple[str, ...], settings: dict[str, str], model: str | None, static: bool,
+                html: str | None, dot: str | None, output_format: str) -> None:  # fmt: skip
     """Explain; write the files that are asked for, or print."""
     if CODE.fullmatch(plan) and found_at(plan) == "nothing":
         _explain_code(plan, output_format)

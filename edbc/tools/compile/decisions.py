@@ -226,10 +226,7 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(
-    sample: Sample,
-    names: Collection[str] | None,
-    attempt: Callable[[frozenset[str]], Trial],
-    enough: float = math.inf,
+    sample: Sample, names: Collection[str] | None, attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf
 ) -> _Chosen:
     """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
     found = _candidates(sample, names)

@@ -223,10 +223,7 @@ def _recorded(training: dict[str, Any]) -> dict[str, Any]:
     """What the training record says of the beam and of other policies."""
     beam = training.get("beam")
     baselines = training.get("baselines")
-    return {
-        **({"beam": beam} if isinstance(beam, int) else {}),
-        **(baselines if isinstance(baselines, dict) else {}),
-    }
+    return {**({"beam": beam} if isinstance(beam, int) else {}), **(baselines if isinstance(baselines, dict) else {})}
 
 
 def _type_json(facts: TypeFacts) -> dict[str, Any]:

@@ -45,15 +45,7 @@ from edbc.run.cpu.walktables import NativeKernel, address_of_parameter
 from edbc.run.passes.placeloops import count_work
 from edbc.run.passes.placement import Longs
 from edbc.train.backward.backtables import BLOCK, WEIGHT_BLOCK, TypeTables, product_bytes
-from edbc.train.backward.backwalk import (
-    Adjoints,
-    Reversed,
-    Rows,
-    Weights,
-    add_rows,
-    walk_back,
-    weight_products,
-)
+from edbc.train.backward.backwalk import Adjoints, Reversed, Rows, Weights, add_rows, walk_back, weight_products
 from edbc.train.backward.contributions import live_nodes
 from edbc.train.backward.reverse import Reversal, sum_dtype
 from edbc.train.backward.unpack import Part, Range
