@@ -23,7 +23,7 @@ from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
 from edbc.stages.cuda.program import Program, program_of, verify_program
-from edbc.stages.cuda.streams import HostStreams
+from edbc.stages.cuda.streams import Streams
 from edbc.stages.graph import block_of
 from edbc.stages.net import StaticModel
 from edbc.stages.table import CONCURRENT, MERGE, Schedule
@@ -32,7 +32,7 @@ from edbc.tools.parity import Parity
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-class ShuffledStreams(HostStreams):
+class ShuffledStreams(Streams):
     """A device that does what was issued later: in any order, but one after the other on each stream and behind the
     points that a stream waits for. What is let go is overwritten when its stream goes on."""
 
@@ -225,7 +225,7 @@ def test_sizes_are_captured_once_and_bounded(network: StaticModel) -> None:
     """A size that comes again is replayed, at most four are kept, and results own their memory."""
     captured: list[int] = []
 
-    class Counted(HostStreams):
+    class Counted(Streams):
         def capture(self, issue: Callable[[], None], shares: bool = False) -> Callable[[], None]:
             captured.append(1)
             return issue
@@ -243,7 +243,7 @@ def test_sizes_are_captured_once_and_bounded(network: StaticModel) -> None:
 def test_weights_stay_with_a_graph(network: StaticModel) -> None:
     """What a graph reads beside values, packed and folded weights, lives as long as it."""
 
-    class Once(HostStreams):
+    class Once(Streams):
         def capture(self, issue: Callable[[], None], shares: bool = False) -> Callable[[], None]:
             issue()
             return lambda: None

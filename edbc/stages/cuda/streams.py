@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,21 +28,27 @@ HELD, CYCLES = 20e-6, 2e9
 """Seconds that a device waits for each call that is timed, so that the host has launched them all, and its clock."""
 
 
-class Mark(Protocol):
-    """A point in time on a device, also inside of a graph."""
+class Mark:
+    """A point in time, also inside of a graph; of the host's clock."""
+
+    _at = 0
 
     def record(self) -> None:
         """Now, on the current stream."""
+        self._at = time.perf_counter_ns()
 
     def since(self, other: Any) -> int:
         """Nanoseconds between another one and this."""
+        return self._at - int(other._at)
 
 
-class Streams(Protocol):
-    """What programs are issued on."""
+class Streams:
+    """What programs are issued on. Here there is no device: everything is done when it is issued, and a replay issues
+    again."""
 
     def on(self, stream: int, call: Call) -> None:
         """Issue what a call issues on a stream."""
+        call()
 
     def record(self, stream: int) -> Any:
         """The point that a stream has reached."""
@@ -52,22 +58,30 @@ class Streams(Protocol):
 
     def run(self, issue: Call) -> None:
         """Issue at once, behind and before what the current stream does."""
+        issue()
 
     def capture(self, issue: Call, shares: bool = False) -> Call:
         """What issues the same again, as one. What `shares` has its memory from one pool: its results count until the
         next such capture or replay."""
+        return issue
 
     def nanoseconds(self, run: Call, times: int) -> list[int]:
         """What a call takes that is issued so many times, one right behind the other."""
+        points = [time.perf_counter_ns()]
+        for _ in range(times):
+            run()
+            points.append(time.perf_counter_ns())
+        return [b - a for a, b in zip(points, points[1:], strict=False)]
 
     def mark(self) -> Mark:
         """A new one."""
+        return Mark()
 
     def finish(self) -> None:
         """Return when everything that was issued is done."""
 
 
-class CudaStreams:
+class CudaStreams(Streams):
     """A device's own."""
 
     def __init__(self, device: torch.device, count: int):
@@ -77,29 +91,24 @@ class CudaStreams:
         self._sharing: torch.cuda.CUDAGraph | None = None  # a pool ends with the last graph that has memory of it
 
     def on(self, stream: int, call: Call) -> None:
-        """See Streams."""
         with torch.cuda.stream(self._streams[stream]):
             call()
 
     def record(self, stream: int) -> torch.cuda.Event:
-        """See Streams."""
         point = torch.cuda.Event()
         point.record(self._streams[stream])
         return point
 
     def wait(self, stream: int, point: torch.cuda.Event) -> None:
-        """See Streams."""
         self._streams[stream].wait_event(point)
 
     def run(self, issue: Call) -> None:
-        """See Streams."""
         current = torch.cuda.current_stream(self.device)
         self._streams[0].wait_stream(current)
         issue()
         current.wait_stream(self._streams[0])
 
     def capture(self, issue: Call, shares: bool = False) -> Call:
-        """See Streams."""
         self.finish()
         graph = captured_on(self._streams[0], issue, self._pool if shares else None)
         self._sharing = graph if shares else self._sharing
@@ -107,7 +116,6 @@ class CudaStreams:
         return replay
 
     def nanoseconds(self, run: Call, times: int) -> list[int]:
-        """See Streams."""
         points = [torch.cuda.Event(enable_timing=True) for _ in range(times + 1)]
         torch.cuda._sleep(int(times * HELD * CYCLES))
         points[0].record()
@@ -117,85 +125,29 @@ class CudaStreams:
         self.finish()
         return [round(1e6 * a.elapsed_time(b)) for a, b in zip(points, points[1:], strict=False)]
 
-    def mark(self) -> CudaMark:
-        """See Streams."""
+    def mark(self) -> Mark:
         return CudaMark()
 
     def finish(self) -> None:
-        """See Streams."""
         torch.cuda.synchronize(self.device)
 
 
-class CudaMark:
+class CudaMark(Mark):
     """An event that a graph records whenever it is replayed."""
 
     def __init__(self) -> None:
         self._event = torch.cuda.Event(enable_timing=True, external=True)
 
     def record(self) -> None:
-        """See Mark."""
         self._event.record()
 
     def since(self, other: CudaMark) -> int:
-        """See Mark."""
         return round(1e6 * other._event.elapsed_time(self._event))
-
-
-class HostStreams:
-    """Where there is no device: everything is done when it is issued, and a replay issues again."""
-
-    def on(self, stream: int, call: Call) -> None:
-        """See Streams."""
-        call()
-
-    def record(self, stream: int) -> None:
-        """See Streams."""
-
-    def wait(self, stream: int, point: None) -> None:
-        """See Streams."""
-
-    def run(self, issue: Call) -> None:
-        """See Streams."""
-        issue()
-
-    def capture(self, issue: Call, shares: bool = False) -> Call:
-        """See Streams."""
-        return issue
-
-    def nanoseconds(self, run: Call, times: int) -> list[int]:
-        """See Streams."""
-        points = [time.perf_counter_ns()]
-        for _ in range(times):
-            run()
-            points.append(time.perf_counter_ns())
-        return [b - a for a, b in zip(points, points[1:], strict=False)]
-
-    def mark(self) -> HostMark:
-        """See Streams."""
-        return HostMark()
-
-    def finish(self) -> None:
-        """See Streams."""
-
-
-class HostMark:
-    """The host's clock."""
-
-    def __init__(self) -> None:
-        self._at = 0
-
-    def record(self) -> None:
-        """See Mark."""
-        self._at = time.perf_counter_ns()
-
-    def since(self, other: HostMark) -> int:
-        """See Mark."""
-        return self._at - other._at
 
 
 def streams_of(device: torch.device, count: int) -> Streams:
     """So many streams of a device."""
-    return CudaStreams(device, count) if device.type == "cuda" else HostStreams()
+    return CudaStreams(device, count) if device.type == "cuda" else Streams()
 
 
 def issue(program: Program, tasks: Tasks, values: dict[int, Any], streams: Streams,
