@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -22,10 +22,9 @@ from edbc.stages.cpu.net import StagedNet
 from edbc.stages.cuda.kernels import HOWS
 from edbc.stages.cuda.measure import DeviceMeasurement
 from edbc.stages.cuda.net import DeviceNet
-from edbc.stages.graph import Block
 from edbc.stages.net import BatchNet, StaticModel
 from edbc.stages.search import Machine
-from edbc.stages.table import SPLIT, Cost, Groups, Schedule
+from edbc.stages.table import SPLIT, Schedule
 
 STREAMS = 8
 """Where nothing else is asked for."""
@@ -69,18 +68,9 @@ def net_of(static: StaticModel, schedule: Schedule, threads: int, barriers: bool
     return DeviceNet(static, schedule, threads, barriers, how=how)
 
 
-class Measuring(Protocol):
-    """What measures stages."""
-
-    def stage(self, block: Block, groups: Groups, run: str) -> Cost:
-        """What a stage of a block takes."""
-
-    def overhead(self) -> int:
-        """What a stage takes that does nothing, in nanoseconds."""
-
-
 @contextmanager
-def measuring(static: StaticModel, batch: int, threads: int, kernels: str | None = None) -> Iterator[Measuring]:
+def measuring(static: StaticModel, batch: int, threads: int,
+              kernels: str | None = None) -> Iterator[Measurement | DeviceMeasurement]:  # fmt: skip
     """What measures stages where a model's weights are, on batches of one size."""
     if static.device.type != "cpu":
         yield DeviceMeasurement(static, batch, threads, HOWS[kernels or KERNELS[0]])
