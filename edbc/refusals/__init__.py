@@ -39,6 +39,12 @@ class Refusal:
         example = f"\nFor example:\n\n{shown}" if shown else ""
         return f"{self.code}: {self.title}\n\n{self.why}\n{example}\nWhat to do: {self.remedy}\n"
 
+    def markdown(self) -> str:
+        """A section of a page."""
+        language = "py" if self.example.startswith("def") else "text"
+        example = f"\n```{language}\n{self.example}\n```\n" if self.example else ""
+        return f"## {self.code}: {self.title}\n\n{self.why}\n{example}\n**What to do:** {self.remedy}\n"
+
 
 def refusal_of(error: EdbcError) -> Refusal:
     """The entry of an error, definition (1). Linear in the table."""

@@ -38,14 +38,7 @@ def page() -> str:
         '`"code"` in JSON. Exit codes are in [ci.md](ci.md).\n\n'
         "<!-- made by tests/refusals/test_catalogue.py with EDBC_UPDATE_DOCS=1 -->\n\n"
     )
-    return head + "\n".join(map(section_of, table()))
-
-
-def section_of(entry: Refusal) -> str:
-    """Of the page."""
-    language = "py" if entry.example.startswith("def") else "text"
-    example = f"\n```{language}\n{entry.example}\n```\n" if entry.example else ""
-    return f"## {entry.code}: {entry.title}\n\n{entry.why}\n{example}\n**What to do:** {entry.remedy}\n"
+    return head + "\n".join(entry.markdown() for entry in table())
 
 
 def words_of(node: ast.expr) -> str:

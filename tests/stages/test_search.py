@@ -93,10 +93,11 @@ def test_the_schedule_is_the_cheapest_of_all(dag: Dag, seed: int) -> None:
     assert scheduled.gap == 0
     done = 0
     for stage in scheduled.stages:
-        for unit in stage.units:
+        units = [unit for group in stage.groups for unit in group]
+        for unit in units:
             assert not done >> unit & 1
             done |= 1 << unit
-        assert all(dag.reads[unit] & ~done == 0 for unit in stage.units)
+        assert all(dag.reads[unit] & ~done == 0 for unit in units)
     assert done == dag.everything
 
 
@@ -192,4 +193,6 @@ def test_baselines_stand_beside_the_schedule() -> None:
     alone = [min(measure(((u,),), run).median for run in (CONCURRENT, SPLIT)) for u in range(dag.size)]
     assert scheduled.cost_of("sequential") == sum(alone)
     assert all(scheduled.cost <= scheduled.cost_of(name) for name in ("sequential", "merge", "concurrent"))
-    assert sorted(members(dag.everything)) == sorted(u for stage in scheduled.stages for u in stage.units)
+    assert sorted(members(dag.everything)) == sorted(
+        u for stage in scheduled.stages for group in stage.groups for u in group
+    )
