@@ -89,11 +89,11 @@ class Fusion:
             self.cheap.add(node)
         elif (isinstance(called, NORMS) or self._is_unary(node)) and (draft := self._alone(data)):
             self._grow(draft, node)
-        elif self._is_unary(node) or self._key(node) in PADS:
+        elif self._is_unary(node) or kind_of(self.called[node]) in PADS:
             self.cheap.add(node)
-        elif self._key(node) in ADDITIONS:
+        elif kind_of(self.called[node]) in ADDITIONS:
             self._join(node, "sum")
-        elif self._key(node) in CATS:
+        elif kind_of(self.called[node]) in CATS:
             self._join(node, "cat")
         elif isinstance(called, CONVS):
             self._place_conv(node, called, data)
@@ -144,7 +144,7 @@ class Fusion:
 
     def _dimension(self, node: fx.Node) -> int:
         """Of a concatenation; 0 for others."""
-        if self._key(node) not in CATS:
+        if kind_of(self.called[node]) not in CATS:
             return 0
         dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
         return int(dim) % self.traced.values[node].dim()  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ class Fusion:
         return self.draft_of.get(data[0])
 
     def _is_unary(self, node: fx.Node) -> bool:
-        key = self._key(node)
+        key = kind_of(self.called[node])
         return len(self._data(node)) == 1 and (key in UNARY or key in PRODUCTS)
 
     def _data(self, node: fx.Node) -> list[fx.Node]:
@@ -171,12 +171,8 @@ class Fusion:
         fx.node.map_arg((node.args, node.kwargs), lambda n: found.append(n) if n not in self.constants else None)
         return found
 
-    def _key(self, node: fx.Node) -> Any:
-        called = self.called[node]
-        return type(called) if isinstance(called, nn.Module) else called
-
     def _name(self, node: fx.Node) -> str:
-        key = self._key(node)
+        key = kind_of(self.called[node])
         if key in POOLS:
             return "pool"
         return "linear" if key is nn.Linear else str(getattr(key, "__name__", key)).lower()
@@ -274,6 +270,11 @@ class _Text:
             return f"w{_shape(self.fusion.traced.values[value])}"
         number = self.number[value]
         return f"{self.read.setdefault(number, f'x{len(self.read)}')}{_shape(self.fusion.traced.values[value])}"
+
+
+def kind_of(called: Any) -> Any:
+    """What these tables know it by: of a module its class."""
+    return type(called) if isinstance(called, nn.Module) else called
 
 
 def _name(called: Any) -> str:

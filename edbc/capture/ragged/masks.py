@@ -43,11 +43,6 @@ _MASKED = {"multi_head_attention_forward": ("attn_mask", "key_padding_mask")}
 out."""
 
 
-def has_mask(args: Iterable[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether some argument is a mask."""
-    return any(type(x) is Mask or (type(x) in (list, tuple) and has_mask(x, {})) for x in (*args, *kwargs.values()))
-
-
 def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[Any, ...],
                   kwargs: dict[str, Any]) -> Any:  # fmt: skip
     """A torch function with masks among its arguments."""

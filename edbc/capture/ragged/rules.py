@@ -25,13 +25,13 @@ from torch.nn import functional
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
-from edbc.capture.ragged.masks import call_of_masks, has_mask
+from edbc.capture.ragged.masks import call_of_masks
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
-from edbc.capture.ragged.whole.runs import Pairs, run_call, takes_whole
+from edbc.capture.ragged.whole.runs import Pairs, run_call
 from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
@@ -310,7 +310,7 @@ _PASS_ON = rules.CASTS | rules.DROPOUTS
 def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     if rec.symbolic and args and isinstance(args[0], Index) and rules.name_of(func) in rules.FILLS:
         args = Mask(rec, args[0]._shape(), (0, 0, 0), args[0].dtype), *args[1:]  # told by its sizes
-    if rec.symbolic and has_mask(args, kwargs):
+    if rec.symbolic and Mask in map(type, flat(args, kwargs)):
         name = name or rules.name_of(func)
         result = call_of_masks(rec, func, name, args, kwargs)
         return result if rules.changes_in_place(func, name, kwargs) else _named_anew(result, name, args, kwargs)
@@ -380,7 +380,7 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     args = adopted_all(rec, args)
     kwargs = {key: value if key in _MASKS else adopted_all(rec, (value,))[0] for key, value in kwargs.items()}
     count = _num_ragged(args) + _num_ragged(kwargs.values())
-    is_whole = takes_whole(args, kwargs)
+    is_whole = Pairs in map(type, flat(args, kwargs))
     if not count and not is_whole:
         return NotImplemented
     refuse_statistics(func, args, kwargs)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import fx, nn
 
 from edbc.stages.capture import Traced
-from edbc.stages.fusion import CATS, NORMS, RELUS
+from edbc.stages.fusion import CATS, NORMS, RELUS, kind_of
 from edbc.stages.graph import Unit, UnitGraph
 from edbc.stages.units.products import Product, Runner, product_of
 
@@ -100,11 +100,6 @@ class Bound:
         norm = next((n for n in behind[:1] if isinstance(self.called[n], NORMS)), None)
         return Step(tuple(nodes), product, norm)
 
-    def key(self, node: fx.Node) -> Any:
-        """What a node calls; of a module its class."""
-        called = self.called[node]
-        return type(called) if isinstance(called, nn.Module) else called
-
     def _only_layer(self, unit: int) -> nn.Module | None:
         """The layer of a unit that is a dense product with nothing before it and at most a relu behind it."""
         steps = self.steps[unit]
@@ -113,11 +108,11 @@ class Bound:
             return None
         behind = [n for n in steps[0].nodes if n not in (product, norm)]
         is_direct = steps[0].nodes[0] is product and product.all_input_nodes[0] in self._sources
-        return self.called[product] if is_direct and all(self.key(n) in RELUS for n in behind) else None
+        return self.called[product] if is_direct and all(kind_of(self.called[n]) in RELUS for n in behind) else None
 
     def ends_in_relu(self, unit: int) -> bool:
         """Whether a unit's last operation is a relu."""
-        return self.key(self.graph.units[unit].value) in RELUS
+        return kind_of(self.called[self.graph.units[unit].value]) in RELUS
 
     @property
     def _sources(self) -> set[fx.Node]:
@@ -130,7 +125,7 @@ class Bound:
     def _operands_of_cats(self) -> dict[int, list[tuple[int, int]]]:
         found: dict[int, list[tuple[int, int]]] = {}
         for number, unit in enumerate(self.graph.units):
-            if unit.kind == "cat" and len(unit.shape) == 4 and all(self.key(n) in CATS for n in unit.nodes):
+            if unit.kind == "cat" and len(unit.shape) == 4 and all(kind_of(self.called[n]) in CATS for n in unit.nodes):
                 flat = self._flat(unit.value, unit)
                 if flat is not None and all(node in self.graph.of_node for node, _ in flat):
                     found[number] = [(self.graph.of_node[node], at) for node, at in flat]

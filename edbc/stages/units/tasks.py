@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from edbc.stages.fusion import RELUS
+from edbc.stages.fusion import RELUS, kind_of
 from edbc.stages.units.bound import Bound, Step
 from edbc.stages.units.products import Product, Runner, merged
 
@@ -81,7 +81,7 @@ class Tasks(ABC):
         """What gives a step's value, but for a last relu, and leaves it with the others."""
         call = self._call
         nodes = [n for n in step.nodes if n is not step.norm]
-        if self.bound.key(step.nodes[-1]) in RELUS and step.nodes[-1] in self.bound.graph.of_node:
+        if kind_of(self.bound.called[step.nodes[-1]]) in RELUS and step.nodes[-1] in self.bound.graph.of_node:
             nodes.pop()
         if step.product is None:
             return lambda env: _evaluate(nodes, env, call)

@@ -256,11 +256,6 @@ def of_triangle(sizes: Sequence[Any], told: tuple[int, Any, Any], like: torch.Te
     )
 
 
-def takes_whole(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether an argument is of two ragged dimensions."""
-    return any(type(x) is Pairs or (type(x) in (list, tuple) and takes_whole(x, {})) for x in (*args, *kwargs.values()))
-
-
 def run_call(call: Call) -> Any:
     """A call as an expression of its ragged arguments; NotImplemented where it is none."""
     rec, leaves = call.rec, Leaves(call.rec)
