@@ -15,12 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from edbc.base.families import family, grouped, name_of
 from edbc.base.files import found_at, one_line, require_file
 from edbc.errors import EdbcError, InputError, PlanError, StaleError
-from edbc.plan.plan import Guard, Plan, PlanCell
+from edbc.plan.plan import Guard, Plan, PlanCell, PlanType
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.run.modelfile import hash_model_file, hashed_files
@@ -205,35 +204,30 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
     from edbc.tools.compile import compiler
     from edbc.tools.compile.decisions import Decisions, patterns_in
 
-    settings: dict[str, Any] = dict(plan.model.config)
-    inputs: list[str] = []
-    if plan.trained_on.source == "file":
+    is_of_data = plan.trained_on.source == "file"
+    if is_of_data:
         outcome.notes.append(
             f"trained on {', '.join(f.name for f in plan.trained_on.files)}, which a check does not read: the policy "
             "is evaluated on made-up instances, not trained again"
         )
     captured = compiler.capture_for_compiling(
-        model, inputs, settings, plan.model.seed, lambda *_: None, _mini_batches(plan),
+        model, [], dict(plan.model.config), plan.model.seed, lambda *_: None, _mini_batches(plan),
         recorded_weights(outcome.path, plan), Decisions(plan.automatic, plan.ragged, patterns_in(plan)),
     )  # fmt: skip
     # A plan without any parts may be one of --no-split; it is taken at its word.
     captured = replace(captured, split=any(cell.eager for cell in plan.cells.values()))
-    if plan.trained_on.source == "file" or plan.policy.kind != "fsm":
-        policy = plan.policy
-    else:
-        policy = compiler.retrain(captured, plan.policy, plan_costs(plan))
-    waves = plan.waves
-    if waves is not None and plan.trained_on.source != "file":
-        waves = compiler.learn_plan_waves(captured, int(waves.training["seed"]))
     cells = compiler.plan_cells(captured)
-    from edbc.plan.plan import PlanType
-
-    types = tuple(PlanType(t.name, t.signature, t.source) for t in captured.types)
-    if plan.trained_on.source == "file":
-        types, cells = plan.types, {**plan.cells, **{n: c for n, c in cells.items() if n in plan.cells}}
-    trained_on = plan.trained_on if plan.trained_on.source == "file" else captured.trained_on
-    reads = plan.reads if plan.trained_on.source == "file" else captured.reads
-    renewed = replace(plan, types=types, policy=policy, waves=waves, cells=cells, trained_on=trained_on, reads=reads)
+    if is_of_data:
+        renewed = replace(plan, cells={**plan.cells, **{n: c for n, c in cells.items() if n in plan.cells}})
+    else:
+        policy, waves = plan.policy, plan.waves
+        if policy.kind == "fsm":
+            policy = compiler.retrain(captured, policy, plan_costs(plan))
+        if waves is not None:
+            waves = compiler.learn_plan_waves(captured, int(waves.training["seed"]))
+        types = tuple(PlanType(t.name, t.signature, t.source) for t in captured.types)
+        renewed = replace(plan, types=types, policy=policy, waves=waves, cells=cells, trained_on=captured.trained_on,
+                          reads=captured.reads)  # fmt: skip
     metrics = compiler.measure(renewed, captured)
     parity = compiler.check_parity(plan, captured)
     parity.require()
@@ -244,10 +238,10 @@ def renew(plan: Plan, model: Path, outcome: Outcome) -> tuple[Plan, dict[str, in
 
 def _compare_guards(plan: Plan, metrics: dict[str, int | float], strict: bool) -> Iterator[Finding]:
     """Metrics against the plan's limits; a guard without a metric, or the reverse, fails."""
+    guards = plan.guards
     if plan.trained_on.source == "file":
         metrics = {k: v for k, v in metrics.items() if k in ("copies", "kernels")}
-    measures_all = plan.trained_on.source != "file"
-    guards = {name: guard for name, guard in plan.guards.items() if measures_all or name in metrics}
+        guards = {name: guard for name, guard in guards.items() if name in metrics}
     yield from _compare_limits_of(guards, metrics, strict)
 
 
