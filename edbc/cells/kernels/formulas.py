@@ -104,9 +104,12 @@ class Vectors:
 
     def splat(self, one: str) -> str:
         """One element in every lane."""
-        first = self.body.new(f"insertelement {self.kind} undef, {self.element} {one}, i32 0")
-        zeros = f"<{self.lanes} x i32> zeroinitializer"
-        return self.body.new(f"shufflevector {self.kind} {first}, {self.kind} undef, {zeros}")
+        return self._every(self.element, one)
+
+    def _every(self, element: str, one: Index) -> str:
+        kind = f"<{self.lanes} x {element}>"
+        first = self.body.new(f"insertelement {kind} undef, {element} {one}, i32 0")
+        return self.body.new(f"shufflevector {kind} {first}, {kind} undef, <{self.lanes} x i32> zeroinitializer")
 
     def of_integer(self, i: Index) -> str:
         """An integer as a number, in every lane."""
@@ -144,8 +147,7 @@ class Vectors:
         if isinstance(count, int):
             return f"<{self.lanes} x i1> <{', '.join(f'i1 {lane < count:d}' for lane in range(self.lanes))}>"
         narrow = self.body.new(f"trunc i64 {count} to i32")
-        one = self.body.new(f"insertelement {kind} undef, i32 {narrow}, i32 0")
-        every = self.body.new(f"shufflevector {kind} {one}, {kind} undef, {kind} zeroinitializer")
+        every = self._every("i32", narrow)
         return f"<{self.lanes} x i1> {self.body.new(f'icmp slt {kind} <{numbers}>, {every}')}"
 
     def mask(self, valid: int) -> str:
@@ -207,14 +209,8 @@ class Vectors:
     def _apart(self, address: str, stride: Index) -> str:
         kind = f"<{self.lanes} x i64>"
         numbers = ", ".join(f"i64 {lane}" for lane in range(self.lanes))
-
-        def every(x: Index) -> str:
-            one = self.body.new(f"insertelement {kind} undef, i64 {x}, i32 0")
-            zeros = f"<{self.lanes} x i32> zeroinitializer"
-            return self.body.new(f"shufflevector {kind} {one}, {kind} undef, {zeros}")
-
-        by = self.body.new(f"mul {kind} <{numbers}>, {every(stride)}")
-        sum_of = self.body.new(f"add {kind} {every(address)}, {by}")
+        by = self.body.new(f"mul {kind} <{numbers}>, {self._every('i64', stride)}")
+        sum_of = self.body.new(f"add {kind} {self._every('i64', address)}, {by}")
         return f"<{self.lanes} x ptr> {self.body.new(f'inttoptr {kind} {sum_of} to <{self.lanes} x ptr>')}"
 
     def _pointer(self, address: str, kind: str) -> str:
@@ -230,10 +226,8 @@ class Vectors:
 
     def pair_at(self, address: str) -> str:
         """Two elements of bfloat16, in every pair of lanes."""
-        kind = f"<{self.lanes} x i32>"
-        one = self.body.new(f"insertelement {kind} undef, i32 {self.body.load(address, 'i32', 2)}, i32 0")
-        every = self.body.new(f"shufflevector {kind} {one}, {kind} undef, {kind} zeroinitializer")
-        return self.body.new(f"bitcast {kind} {every} to <{2 * self.lanes} x bfloat>")
+        every = self._every("i32", self.body.load(address, "i32", 2))
+        return self.body.new(f"bitcast <{self.lanes} x i32> {every} to <{2 * self.lanes} x bfloat>")
 
     def pairs(self, address: str) -> str:
         """A pair of elements of bfloat16 for every lane."""
