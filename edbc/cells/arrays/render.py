@@ -111,10 +111,14 @@ class _Function(OfVectors):
 
         self.body.counted(self.size(sizes[dims[0]]), 1, [], turn)
 
-    def in_vectors(self, size: Poly, at: Addresses, d: int,
+    def in_vectors(self, sizes: Sequence[Poly], at: Addresses, d: int | None,
                    inside: Callable[[Vectors, Index, str, Addresses], None]) -> None:  # fmt: skip
-        """Definition (2), along size d: `inside` gets the first element's number, the mask, and addresses there."""
-        count = self.size(size)
+        """Definition (2), along size d, if any: `inside` gets the first element's number, the mask, and addresses
+        there."""
+        if d is None:
+            inside(self.vectors(1), 0, "", at)
+            return
+        count = self.size(sizes[d])
 
         def turn(i: Index, vectors: Vectors, mask: str) -> None:
             inside(vectors, i, mask, self.moved(at, d, i))
@@ -194,13 +198,8 @@ def _write_nest(f: _Function, step: Nest) -> None:
                 f.write(vectors, of.target, inner, at[of.target], made[-1], mask)
                 values.pop((Access, of.target), None)
 
-    def inside(at: Addresses, index: dict[int, Index]) -> None:
-        if inner is None:
-            elements(index, f.vectors(1), 0, "", at)
-        else:
-            f.in_vectors(step.sizes[inner], at, inner, partial(elements, index))
-
-    f.along(step.sizes, outer, {x: f.bases[x] for x in accesses}, {}, inside)
+    f.along(step.sizes, outer, {x: f.bases[x] for x in accesses}, {},
+            lambda at, index: f.in_vectors(step.sizes, at, inner, partial(elements, index)))  # fmt: skip
 
 
 def _number(f: _Function, vectors: Vectors, x: Number) -> str:
@@ -239,7 +238,7 @@ def _write_fold(f: _Function, step: Fold) -> None:
         f.write(vectors, target, inner, at[target], total, mask)
 
     def to_vectors(at: Addresses, index: dict[int, Index]) -> None:
-        f.in_vectors(step.sizes[inner], at, inner, columns)
+        f.in_vectors(step.sizes, at, inner, columns)
 
     def to_one(at: Addresses, index: dict[int, Index]) -> None:
         others = [d for d in along if d != inner]
@@ -276,13 +275,8 @@ def _write_scan(f: _Function, step: Scan) -> None:
 
         f.body.counted(f.size(step.sizes[d]), 1, [(wide.kind, wide.number(0.0))], turn)
 
-    def inside(at: Addresses, index: dict[int, Index]) -> None:
-        if inner is None:
-            column(f.vectors(1), 0, "", at)
-        else:
-            f.in_vectors(step.sizes[inner], at, inner, column)
-
-    f.along(step.sizes, [e for e in others if e != inner], {x: f.bases[x] for x in (source, target)}, {}, inside)
+    f.along(step.sizes, [e for e in others if e != inner], {x: f.bases[x] for x in (source, target)}, {},
+            lambda at, _: f.in_vectors(step.sizes, at, inner, column))  # fmt: skip
 
 
 def _write_product(f: _Function, step: Product) -> None:
