@@ -20,7 +20,7 @@ that have more than a budget of them are reported as too wide; `stages.search` p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +103,7 @@ def members(some: int) -> list[int]:
     return [unit for unit in range(some.bit_length()) if some >> unit & 1]
 
 
-def set_of(units: Sequence[int]) -> int:
+def set_of(units: Iterable[int]) -> int:
     """The set of some units."""
     return sum(1 << unit for unit in units)
 

@@ -23,6 +23,7 @@ Algorithm 1 of IOS: cost(S) = min over endings E of S of cost(S - E) + cost of E
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -35,7 +36,7 @@ from numpy.typing import NDArray
 from edbc.errors import ModelError, StaleError
 from edbc.native.kernelcache import U
 from edbc.native.kinds import inner, native
-from edbc.stages.endings import Dag, TooWide, Transitions, members, transitions
+from edbc.stages.endings import Dag, TooWide, Transitions, members, set_of, transitions
 from edbc.stages.table import CONCURRENT, MERGE, SPLIT, STRATEGIES, Cost, Groups, Known, groups_of
 
 LADDER = ((3, 8), (2, 4), (2, 2), (1, 2), (1, 1))
@@ -97,7 +98,7 @@ class Problem:
 
     def index(self, groups: Groups) -> int | None:
         """The number of a stage, None where it is beyond the limits."""
-        return self.index_of(sum(1 << unit for group in groups for unit in group))
+        return self.index_of(set_of(itertools.chain(*groups)))
 
     def index_of(self, stage: int) -> int | None:
         """The same of a set of units. O(log of their number)."""
@@ -109,7 +110,7 @@ class Problem:
         found = [CONCURRENT]
         if self.machine.splits and len(groups) == len(groups[0]) == 1:
             found.append(SPLIT)
-        if sum(1 << unit for group in groups for unit in group) in self.merges:
+        if set_of(itertools.chain(*groups)) in self.merges:
             found.append(MERGE)
         return tuple(found)
 
@@ -124,7 +125,7 @@ class Problem:
         while done != self.dag.everything:
             ready = [u for u in range(self.dag.size) if not done >> u & 1 and not self.dag.reads[u] & ~done]
             stages.append(tuple((unit,) for unit in ready))
-            done |= sum(1 << unit for unit in ready)
+            done |= set_of(ready)
         return stages
 
 

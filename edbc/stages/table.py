@@ -168,7 +168,7 @@ def dag_of_lines(lines: tuple[str, ...]) -> Dag:
         read = [int(name) for name in re.findall(r"\bu([0-9]+)\b", line.rpartition(" of ")[2])]
         if any(other >= number for other in read):
             raise ValueError(f"unit {number} reads a later one")
-        reads.append(sum(1 << other for other in set(read)))
+        reads.append(set_of(set(read)))
     return Dag(tuple(reads))
 
 

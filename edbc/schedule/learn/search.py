@@ -25,7 +25,17 @@ import numpy as np
 from edbc.base.graph import Graph
 from edbc.errors import ScheduleError
 from edbc.schedule.schedule import Schedule
-from edbc.schedule.scheduler import arrays_of
+from edbc.schedule.scheduler import arrays_of, work_of
+
+MOST_NODES = 20_000
+"""Of the largest mini-batch that a beam searches beside a plan: about a second."""
+MOST_WORK = 2_000_000
+"""And its work (`schedule.scheduler.work_of`), which many types make large: about two seconds."""
+
+
+def is_small(graph: Graph) -> bool:
+    """Whether a beam takes seconds at most."""
+    return graph.num_nodes <= MOST_NODES and work_of(graph) <= MOST_WORK
 
 
 def beam(graph: Graph, width: int = 64) -> Schedule:

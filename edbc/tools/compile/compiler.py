@@ -62,7 +62,7 @@ from edbc.run.passes.placement import place
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weights.weightsfile import Weights
 from edbc.schedule.policy import ENCODINGS, Policy
-from edbc.schedule.scheduler import lower_bound, run, total_cost, work_of
+from edbc.schedule.scheduler import lower_bound, run, total_cost
 from edbc.tools.compile.decisions import FEW, Decisions, Sample, decide, runs_out
 from edbc.tools.compile.modelobject import ModelObject
 from edbc.tools.compile.unplanned import SegmentsUnplanned
@@ -85,10 +85,6 @@ VALIDATION = ((1, 1), (2, 8), (3, 64), (4, 256))
 """Seed offset and size of the fresh mini-batches on which policies are compared (made-up instances)."""
 MOST_MINI_BATCHES = 64
 """Training mini-batches at most."""
-MOST_SEARCHED = 20_000
-"""Nodes of the largest training mini-batch that a beam searches: about a second."""
-MOST_WORK = 2_000_000
-"""And its work (`schedule.run.work_of`), which many types make large: about two seconds."""
 CELLS = ("auto", "marked")
 TIME_LIMIT = 30.0
 """Seconds of processor time for learning, unless the caller says otherwise."""
@@ -501,11 +497,9 @@ def learn_plan_waves(captured: Captured, seed: int) -> PlanWaves:
 
 def yardsticks(graphs: Sequence[Graph]) -> dict[str, Any]:
     """What a beam needs on the training mini-batches in sum; nothing where one is too large to search."""
-    from edbc.schedule.learn.search import beam
+    from edbc.schedule.learn.search import beam, is_small
 
-    if any(graph.num_nodes > MOST_SEARCHED or work_of(graph) > MOST_WORK for graph in graphs):
-        return {}
-    return {"beam": sum(beam(graph).num_batches for graph in graphs)}
+    return {"beam": sum(beam(graph).num_batches for graph in graphs)} if all(map(is_small, graphs)) else {}
 
 
 def retrain(captured: Captured, recorded: PlanPolicy, cost: tuple[float, ...]) -> PlanPolicy:

@@ -22,7 +22,7 @@ from edbc.base.graph import Graph, NodeType, ValueClass
 from edbc.cells.parts import CORE
 from edbc.schedule.policy import RULES, Policy, state_to_text
 from edbc.schedule.schedule import Schedule
-from edbc.schedule.scheduler import analysed, cheap_types, costs_of, encoding_code, run, work_of
+from edbc.schedule.scheduler import analysed, cheap_types, costs_of, encoding_code, run
 from edbc.tools.report.figures import count
 
 if TYPE_CHECKING:
@@ -37,10 +37,6 @@ BASELINES = ("depth", "agenda", "sufficient", "critical")
 """Fixed rules that a plan is shown beside."""
 SEARCH = "search"
 """Name of the best schedule that a beam search finds."""
-MOST_SEARCHED = 20_000
-"""Nodes of the largest mini-batch that is searched: about a second."""
-MOST_WORK = 2_000_000
-"""And its work (`schedule.run.work_of`), which many types make large: about two seconds."""
 RULE = "(rule)"
 """State text of a batch that no state of the table chose."""
 
@@ -324,10 +320,9 @@ def least_batches(graph: Graph) -> tuple[int, ...]:
 
 def other_schedules(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
     """What the plan is compared with, as (type, size) per batch: a beam search, then the fixed rules."""
-    from edbc.schedule.learn.search import beam
+    from edbc.schedule.learn.search import beam, is_small
 
-    is_small = 0 < graph.num_nodes <= MOST_SEARCHED and work_of(graph) <= MOST_WORK
-    found = {SEARCH: beam(graph)} if is_small else {}
+    found = {SEARCH: beam(graph)} if graph.num_nodes and is_small(graph) else {}
     found |= {kind: run(graph, Policy(kind)) for kind in BASELINES}
     return {name: tuple((kind, len(nodes)) for kind, nodes in schedule.batches()) for name, schedule in found.items()}
 
