@@ -241,6 +241,11 @@ def _reading_number(name: str, convert: Callable[[Any], Any] | None = None) -> C
     return read
 
 
+def _of_meta(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method of tensors that tells of shape and dtype."""
+    return lambda self, *args, **kwargs: method(self._meta(), *args, **kwargs)
+
+
 class Symbol:
     """What Value, Shared and Lazy have in common: they answer every torch function and tensor method by recording."""
 
@@ -290,28 +295,9 @@ class Symbol:
         ask = getattr(torch.Tensor, "requires_grad").__get__  # noqa: B009
         return self.rec.function(ask, (self,), {}, name="requires_grad")
 
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return self._meta().ndim
-
-    def size(self, dim: int | None = None) -> Any:
-        """Shape, or one dimension of it."""
-        return self._meta().size() if dim is None else self._meta().size(dim)
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return self._meta().numel()
-
-    def is_floating_point(self) -> bool:
-        """True for floating dtypes."""
-        return self._meta().is_floating_point()
-
-    def is_complex(self) -> bool:
-        """True for complex dtypes."""
-        return self._meta().is_complex()
-
-    def __len__(self) -> int:
-        return len(self._meta())
+    dim, size, numel = _of_meta(torch.Tensor.dim), _of_meta(torch.Tensor.size), _of_meta(torch.Tensor.numel)
+    is_floating_point, is_complex = _of_meta(torch.Tensor.is_floating_point), _of_meta(torch.Tensor.is_complex)
+    __len__ = _of_meta(len)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self[i] for i in range(len(self))])
