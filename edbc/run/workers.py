@@ -238,9 +238,8 @@ def batch_capture(net: Net, batch: CapturedBatch) -> Capture:
         vocabulary = vocabulary.vocabulary()
     maps = lexicon.read(vocabulary, lambda: net.capture_each(list(batch.exemplars)))
     pools = {int(maps[1][source]): pool for source, pool in batch.constants if 0 <= source < len(maps[1])}
-    facts = lexicon.facts()
-    lengths = _pool_lengths(lexicon, pools) if pools else facts.no_constants
-    *found, slot, fewest = checkloops.check_block(batch.data, *maps, lengths, facts.checked)
+    lengths = _pool_lengths(lexicon, pools)
+    *found, slot, fewest = checkloops.check_block(batch.data, *maps, lengths, lexicon.facts().checked)
     parts = _parts(found, len(batch))
     result_ptr = parts.result_ptr.tolist()
     nests = lexicon.nests(vocabulary, batch.nest_texts, result_ptr, fewest)

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from edbc.base.kept import Kept
 from edbc.capture.captured.joinloops import HEADER
-from edbc.capture.captured.nesttext import classes_in, need, nest_in, require_text
+from edbc.capture.captured.nesttext import Numbers, need, nest_in, require_text
 from edbc.capture.captured.vocabulary import Home, Lexicon, Vocabulary, source_text
 from edbc.capture.standins.objects import Closed
 from edbc.capture.standins.standin import bits_of, dtype_name, torch_dtype
@@ -187,17 +187,16 @@ def _written(captured: Captured) -> bytes:
         texts = [[known[i] for i in found] for known, found in zip(of[1:4], used, strict=True)]
     else:
         texts = [
-            [of.signature(i) for i in used[0]],
+            [of.table.graph_types()[i].signature for i in used[0]],
             [source_text(of.table.sources[i]) for i in used[1]],
             [of.slots[i].text for i in used[2]],
         ]
-    found = classes_in(captured.nest_text)
-    names = list(of.classes)
-    nest_text = nest_in(captured.nest_text, {number: i for i, number in enumerate(found)})
+    numbers, names = Numbers(), list(of.classes)
+    nest_text = nest_in(captured.nest_text, numbers)
     place = {number: i for i, number in enumerate(used[1])}
     pools = sorted((place[source], pool.detach().cpu().contiguous()) for source, pool in captured.constants)
     header = {
-        **home_and_texts(captured.home, *texts, [names[i] for i in found]), "nest": nest_text, "words": len(words),
+        **home_and_texts(captured.home, *texts, [names[i] for i in numbers]), "nest": nest_text, "words": len(words),
         "constants": [[source, dtype_name(pool.dtype), list(pool.shape)] for source, pool in pools],
     }  # fmt: skip
     text = json.dumps(header, separators=(",", ":")).encode()

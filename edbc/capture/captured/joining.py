@@ -26,7 +26,7 @@ from edbc.capture.captured import checkloops, joinloops
 from edbc.capture.captured.block import capture_of
 from edbc.capture.captured.instance import NONE, WORD, Captured, Constants, Words, none_of, sections
 from edbc.capture.captured.joinloops import Parts
-from edbc.capture.captured.nesttext import classes_in, need, nest_in, require_text, stacks_in, text_of
+from edbc.capture.captured.nesttext import Numbers, need, nest_in, require_text, stacks_in, text_of
 from edbc.capture.captured.splitloops import split
 from edbc.capture.captured.vocabulary import Lexicon, Longs, Nest, require_home
 from edbc.capture.forward.build import Capture, build_collected
@@ -139,8 +139,9 @@ def _captured_each(
 
 def numbers_in(captured: Captured) -> set[tuple[int, int]]:
     """All types (0), sources (1), slots (2) and classes of results (3) in a captured instance."""
-    numbers = [set(section.tolist()) for section in sections(np.frombuffer(captured.words, WORD))]
-    return {(what, i) for what, of in enumerate((*numbers, classes_in(captured.nest_text))) for i in of}
+    numbers, classes = [set(section.tolist()) for section in sections(np.frombuffer(captured.words, WORD))], Numbers()
+    nest_in(captured.nest_text, classes)
+    return {(what, i) for what, of in enumerate((*numbers, classes)) for i in of}
 
 
 def _captured(lexicon: Lexicon, part: Part) -> Captured | UnsupportedError:

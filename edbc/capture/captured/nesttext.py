@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -199,19 +199,11 @@ def _check(item: Any, num_results: int, num_classes: int, places: list[tuple[str
             _check(x, num_results, num_classes, places)
 
 
-def classes_in(text: str) -> list[int]:
-    """The numbers of the classes in a text, in the order of first use."""
-    return [] if '"o"' not in text else list(dict.fromkeys(_classes(_json(text))))
+class Numbers(dict[Any, int]):
+    """Numbers for keys in the order in which they are first asked for."""
 
-
-def _classes(item: Any) -> Iterator[int]:
-    if type(item) is not list:
-        return
-    inner = item[2] if item[0] == "d" else item[2:] if item[0] in ("o", "w") else item[1:]
-    if item[0] == "o":
-        yield item[1]
-    for x in inner:
-        yield from _classes(x)
+    def __missing__(self, key: object) -> int:
+        return self.setdefault(key, len(self))
 
 
 def nest_in(text: str, numbers: Mapping[int, int]) -> str:

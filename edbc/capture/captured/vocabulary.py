@@ -177,8 +177,6 @@ class Facts:
     class_of_source: Longs
     checked: Longs
     """What `checkloops.check` checks by."""
-    no_constants: Longs
-    """Of every source 0."""
 
 
 class Lexicon:
@@ -311,11 +309,6 @@ class Lexicon:
         names = list(self.classes)
         return {number: names.index(name) for number, name in enumerate(vocabulary.classes) if name in names}
 
-    def signature(self, number: int) -> str:
-        """Of a type."""
-        kind = self.table.graph_types()[number]
-        return kind.signature
-
     # --- arrays ----------------------------------------------------------------------------------------------------
 
     def facts(self) -> Facts:
@@ -332,7 +325,7 @@ class Lexicon:
 
     def vocabulary(self) -> Vocabulary:
         """What it is now."""
-        types = tuple(self.signature(i) for i in range(len(self.table.types)))
+        types = tuple(kind.signature for kind in self.table.graph_types())
         slots = tuple(slot.text for slot in self.slots)
         return Vocabulary(self.home, types, tuple(map(source_text, self.table.sources)), slots, tuple(self.classes))
 
@@ -355,7 +348,7 @@ class Lexicon:
             [dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], of_sources, class_of_source, of_slots,
         ))  # fmt: skip
         of_kind = np.array([kind for _, kind, _ in of_sources], np.int64)
-        return Facts(known, of_kind, class_of_source, checked, np.zeros(len(sources), np.int64))
+        return Facts(known, of_kind, class_of_source, checked)
 
     def _limit(self, source: Source) -> int:
         if source.kind == "row":

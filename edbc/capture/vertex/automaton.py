@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from edbc.capture.captured.nesttext import Numbers
 from edbc.capture.captured.vocabulary import KINDS
 from edbc.capture.standins.standin import Slot
 from edbc.capture.vertex.fragment import EXTERNAL, GATHERED, Fragment, Interface, Reference, Surroundings
@@ -101,13 +102,6 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> list[int]:
 
 def _longs(values: Iterable[int]) -> Longs:
     return np.array(list(values), np.int64)
-
-
-class Numbers(dict):
-    """Numbers for keys in the order in which they are first asked for."""
-
-    def __missing__(self, key: object) -> int:
-        return self.setdefault(key, len(self))
 
 
 class AutomatonBuilder:
