@@ -239,10 +239,6 @@ class Written(NamedTuple):
     fills: tuple[Fills, ...]
     """How each of these is filled, those that have a plan: what a mini-batch's instances have is filled together."""
 
-    def __call__(self, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> list[Any]:
-        """Of an instance alone."""
-        return self.run(leaves, numbers, filled_each([self.fills], [numbers])[0])
-
 
 def filled_each(fills: Sequence[Sequence[Fills]], numbers: Sequence[Sequence[Any]]) -> list[list[Any]]:
     """The filled tensors that steps of instances with such numbers take, those of a dtype together."""

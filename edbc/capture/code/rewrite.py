@@ -67,9 +67,6 @@ class LookUps:
         self._known: dict[tuple[int, str], LookUp] = {}
         self._asked: tuple[list[Any], list[str], list[Any]] = [], [], []
 
-    def __len__(self) -> int:
-        return len(self._known)
-
     def add(self, look_up: LookUp) -> None:
         """Add one; of a namespace and name the first counts."""
         self._known.setdefault((id(look_up.namespace), look_up.name), look_up)

@@ -37,7 +37,8 @@ def test_every_argument(told: Any, given: Any) -> None:
         return SOME
 
     names = ("c0", "lambda", "torch")
-    written([Step(function, (told, 1, told), dict.fromkeys(names, told), 2, 1)], 2)(LEAVES, NUMBERS)
+    made = written([Step(function, (told, 1, told), dict.fromkeys(names, told), 2, 1)], 2)
+    made.run(LEAVES, NUMBERS, filled_each([made.fills], [NUMBERS])[0])
 
     assert [*map(_plain, found)] == [*map(_plain, (given, 1, *[given] * 4))]
 
@@ -50,7 +51,7 @@ def test_results_stand_by_their_numbers() -> None:
     """Of steps that are left out nothing does; one that gives several has several."""
     of_several = Step(torch.max, (Hole(0), 1), {}, 2, 2)
     of_one = Step(torch.split, (Hole(2), 2), {}, 5, 1)
-    values = written([of_several, of_one, Step(torch.add, (Hole(5), Hole(3)), {}, 6, 1)], 2)(LEAVES, NUMBERS)
+    values = written([of_several, of_one, Step(torch.add, (Hole(5), Hole(3)), {}, 6, 1)], 2).run(LEAVES, NUMBERS, [])
 
     assert values[:2] == LEAVES
     assert [None if value is None else value.tolist() for value in values[2:]] == [
@@ -63,7 +64,7 @@ def test_steps_of_one_form_are_compiled_once() -> None:
     written(make(2), 1)
     before = steps._maker.cache_info().misses
     for size in (4, 5):
-        assert written(make(size), 1)([torch.ones(3)], [])[1].shape == (size, 3)
+        assert written(make(size), 1).run([torch.ones(3)], [], [])[1].shape == (size, 3)
     assert steps._maker.cache_info().misses == before
 
 
