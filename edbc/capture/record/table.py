@@ -132,23 +132,19 @@ def is_flat(outputs: Any) -> bool:
     )
 
 
-def fill(template: Any, holes: Iterable[Any], shared: Callable[[SharedRef], Any] | None = None) -> Any:
-    """The template with its holes filled: `Hole(i)` by `holes[i]`, a SharedRef by `shared(ref)`."""
-    return _filled(template, holes if isinstance(holes, list | tuple) else list(holes), shared)
-
-
-def _filled(item: Any, values: Sequence[Any], shared: Callable[[SharedRef], Any] | None) -> Any:
-    """No closure: one that calls itself keeps its values until the garbage collector comes."""
-    kind = type(item)
+def fill(template: Any, holes: Sequence[Any], shared: Callable[[SharedRef], Any] | None = None) -> Any:
+    """The template with its holes filled: `Hole(i)` by `holes[i]`, a SharedRef by `shared(ref)`. No closure: one that
+    calls itself keeps what it holds until the garbage collector comes."""
+    kind = type(template)
     if kind is Hole:
-        return values[item.index]
+        return holes[template.index]
     if kind is SharedRef:
-        return shared(item) if shared is not None else item
+        return shared(template) if shared is not None else template
     if kind is tuple or kind is list:
-        return kind([_filled(x, values, shared) for x in item])
+        return kind([fill(x, holes, shared) for x in template])
     if kind is dict:
-        return {key: _filled(value, values, shared) for key, value in item.items()}
-    return inside(lambda x: _filled(x, values, shared), item)
+        return {key: fill(value, holes, shared) for key, value in template.items()}
+    return inside(lambda x: fill(x, holes, shared), template)
 
 
 def shared_refs(template: Any) -> list[SharedRef]:
