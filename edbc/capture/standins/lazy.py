@@ -14,7 +14,7 @@ becomes a node and there is a type per number.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,9 +93,6 @@ class Stack(Lazy):
             part.aliased = True
             return part
         return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self.items))])
 
     def reduced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""

@@ -31,7 +31,7 @@ from __future__ import annotations
 import copy
 import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -321,9 +321,6 @@ class Buffer(Made):
     def __setitem__(self, index: Any, value: Any) -> None:
         index = index if type(index) is tuple else (index,)
         self.rec.assign(self, index if {*map(type, index)} == _INTEGERS else as_python_has_it(index), value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self.items))])
 
     def row(self, number: int) -> Any:
         """The name of a row. Raises IndexError, as eager."""

@@ -90,15 +90,7 @@ class Told(Index):
     def _shape(self) -> tuple[Any, ...]:
         return self.tensor.shape
 
-    def numel(self) -> int:
-        """See torch."""
-        return self.tensor.numel()
-
-    def __len__(self) -> int:
-        return len(self.tensor)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self.tensor))])
+    __len__, __iter__ = Symbol.__len__, Symbol.__iter__
 
     def __getitem__(self, index: Any) -> Any:
         parts = index if type(index) is tuple else (index,)
@@ -108,10 +100,7 @@ class Told(Index):
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:
         """See torch."""
-        count = self.tensor.shape[dim]
-        return tuple(
-            Told(self.rec, self.watch, self.tensor.select(dim, i), self.places.select(dim, i)) for i in range(count)
-        )
+        return tuple([self.select(dim, i) for i in range(self.tensor.shape[dim])])
 
     def item(self) -> Any:
         """The number itself."""
