@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -57,29 +57,6 @@ class Joined(NamedTuple):
     columns: Longs
     block: Longs
     parts: Any
-
-
-class Pushed(Sequence[dict[str, Stacked]]):
-    """What each instance returns, made when it is asked for: of every output the rows of it, where there are some."""
-
-    def __init__(self, names: list[str], rows: list[list[int]], count: int):
-        self._names, self._rows, self._count = names, rows, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    @overload
-    def __getitem__(self, i: int) -> dict[str, Stacked]: ...
-    @overload
-    def __getitem__(self, i: slice) -> list[dict[str, Stacked]]: ...
-    def __getitem__(self, i: int | slice) -> Any:
-        if isinstance(i, slice):
-            return [self[k] for k in range(*i.indices(self._count))]
-        if not -self._count <= i < self._count:
-            raise IndexError(i)
-        i %= self._count
-        found = ((name, rows[i], rows[i + 1]) for name, rows in zip(self._names, self._rows, strict=True))
-        return {name: Stacked(start, stop) for name, start, stop in found if start < stop}
 
 
 class VertexProgram:
@@ -151,14 +128,17 @@ class VertexProgram:
         ))  # fmt: skip
 
     def _captured(self, parts: Parts, tables: FragmentTables, pools: Pools) -> Capture:
-        slots: list[Slot] = []
         rows = parts.result_ptr.reshape(-1, len(parts.node_ptr)).tolist()
-        for (_, slot), of_output in zip(tables.outputs, rows, strict=True):
+        nests: list[dict[str, Stacked]] = [{} for _ in parts.node_ptr[1:]]
+        slots: list[Slot] = []
+        stacks: list[tuple[int, int]] = []
+        for (name, slot), of_output in zip(tables.outputs, rows, strict=True):
             slots += [slot] * (of_output[-1] - of_output[0])
-        stacks = [each for of_output in rows for each in pairwise(of_output) if each[0] < each[1]]
-        nests: Any = Pushed([name for name, _ in tables.outputs], rows, len(parts.node_ptr) - 1)
-        counted_from_0 = [0] * len(parts.node_ptr)
-        return capture_of(self.recorder.table, parts, slots, nests, pools, stacks, counted_from_0)
+            for nest, (start, stop) in zip(nests, pairwise(of_output), strict=True):
+                if start < stop:
+                    nest[name] = Stacked(start, stop)
+                    stacks.append((start, stop))
+        return capture_of(self.recorder.table, parts, slots, nests, pools, stacks, [0] * len(parts.node_ptr))
 
     def _record(self, position: int, instance: VertexInstance, vertex: int, interfaces: list[int]) -> None:
         """Record the fragment of a vertex whose predecessors have the interfaces with these numbers."""

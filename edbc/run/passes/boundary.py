@@ -259,7 +259,7 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
         tensors = capture.given.among(tensors)
     for left in capture.left:
         left.write(tensors)
-    nests, starts = [*capture.results], capture.result_ptr  # some are made when they are asked for, and told by `id`
+    nests, starts = capture.results, capture.result_ptr
     if _ONE_EACH.issuperset(map(type, nests)):
         return [tensors[first + nest.index] for nest, first in zip(nests, starts, strict=False)]
     bounds = itertools.pairwise(starts)
