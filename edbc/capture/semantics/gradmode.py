@@ -58,13 +58,19 @@ def _flows() -> bool:
     return watcher is None or watcher.flows
 
 
-def _wrap(kind: type, flows_inside: Callable[[Any], bool]) -> None:
+def _wrap(kind: Any, flows_inside: Callable[[Any], bool], is_function: bool = False) -> None:
     """Tell of entering and leaving a context, which restores what held before: as the recording sees it, where a
-    mini-batch without gradients is no change."""
-    enter, leave = kind.__enter__, kind.__exit__  # type: ignore[attr-defined]
+    mini-batch without gradients is no change. One that `is_function` too changes the mode when it is made."""
+    begin, enter, leave = kind.__init__, kind.__enter__, kind.__exit__
+
+    def made(self: Any, mode: bool) -> None:
+        self._edbc_flowed = _flows()
+        _tell(mode)
+        begin(self, mode)
 
     def entered(self: Any) -> Any:
-        self._edbc_flowed = _flows()
+        if not is_function:
+            self._edbc_flowed = _flows()
         _tell(flows_inside(self))  # first: what refuses must leave the mode as it was
         return enter(self)
 
@@ -73,31 +79,12 @@ def _wrap(kind: type, flows_inside: Callable[[Any], bool]) -> None:
         _tell(self._edbc_flowed)
         return result
 
-    kind.__enter__, kind.__exit__ = entered, left  # type: ignore[attr-defined]
-
-
-def _wrap_switch(kind: type) -> None:
-    """`torch.set_grad_enabled`, which is a context and a function."""
-    begin, enter, leave = kind.__init__, kind.__enter__, kind.__exit__  # type: ignore[attr-defined, misc]
-
-    def called(self: Any, mode: bool) -> None:
-        self._edbc_flowed = _flows()
-        _tell(mode)
-        begin(self, mode)
-
-    def entered(self: Any) -> Any:
-        _tell(self.mode)
-        return enter(self)
-
-    def left(self: Any, *error: Any) -> Any:
-        result = leave(self, *error)
-        _tell(self._edbc_flowed)
-        return result
-
-    kind.__init__, kind.__enter__, kind.__exit__ = called, entered, left  # type: ignore
+    kind.__enter__, kind.__exit__ = entered, left
+    if is_function:
+        kind.__init__ = made
 
 
 _wrap(torch.no_grad, lambda _: False)
 _wrap(torch.enable_grad, lambda _: True)
 _wrap(torch.inference_mode, lambda context: not context.mode)
-_wrap_switch(torch.set_grad_enabled)
+_wrap(torch.set_grad_enabled, lambda context: context.mode, is_function=True)
