@@ -38,7 +38,7 @@ from edbc.capture.ragged.program import Programs
 from edbc.capture.semantics.autocast import without_state
 from edbc.capture.semantics.sizes import meant, sizes_read, without_dtypes
 from edbc.capture.standins.nests import TAKE_A_LIST, inside
-from edbc.capture.standins.standin import Slot, torch_dtype
+from edbc.capture.standins.standin import Slot, class_of, torch_dtype
 from edbc.errors import StaleError
 
 Ints = NDArray[np.int64]
@@ -319,8 +319,6 @@ class TypeTable:
 
     def source(self, ref: SharedRef, tensor: torch.Tensor, kind: str = "row") -> int:
         """Number of the source that gives rows of (or the whole of) a parameter."""
-        from edbc.capture.standins.standin import class_of
-
         whole = class_of(tensor)
         value_class = ValueClass(whole.shape[1:], whole.dtype) if kind == "row" else whole
         return self._add_source(Source(kind, ref, value_class))
