@@ -1,7 +1,7 @@
 """Gradients of externals: rows of tables, parameters that are operands whole, data of the instances.
 
 Externals of one source are added up in the order of the mini-batch: for a table, row by row of the table; sparse, and
-without padding rows, where eager's look-up says so (`trace.lookup`).
+without padding rows, where eager's look-up says so (`record.lookup`).
 """
 
 from __future__ import annotations

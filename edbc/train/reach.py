@@ -3,7 +3,7 @@
 Definitions.
 
 (1) A value *requires* a gradient when it depends (`training.dependence`) on a trainable parameter, or on an external or
-    a value that requires one, and its node was not recorded where gradients were off (`trace.gradmode`). Eager's
+    a value that requires one, and its node was not recorded where gradients were off (`semantics.gradmode`). Eager's
     `requires_grad`.
 (2) A value is *reached* when it requires a gradient and a result that the loss uses depends on it. Eager computes a
     gradient for exactly these values, and leaves `.grad` of what no reached value depends on as it was: None.

@@ -86,7 +86,7 @@ def capture_each(
     """Run `forward` on instances and give what each adds to a mini-batch; an UnsupportedError in the place of one that
     cannot be captured: forward returns what has no text (`captured.nesttext`) or keeps it on the model, or reads a
     tensor of the instance that requires a gradient, or draws what its graph depends on, as in training it may (the
-    first WATCHED instances are watched). Instances hold then what they held before. Raises what `trace.build.capture`
+    first WATCHED instances are watched). Instances hold then what they held before. Raises what `forward.build.capture`
     raises."""
     if lexicon.num_watched >= WATCHED:
         return _captured_each(shadow, recorder, lexicon, instances)
@@ -362,7 +362,7 @@ def structure_of(words: bytes) -> bytes:
 
 
 def with_known_graph(lexicon: Lexicon, capture: Capture, key: Any) -> Capture:
-    """A small mini-batch with the very graph of an earlier one of its structure (`trace.structures`)."""
+    """A small mini-batch with the very graph of an earlier one of its structure (`forward.structures`)."""
     structures = lexicon.table.structures
     graph = structures.get(key)
     if graph is None or graph.types is not capture.graph.types:

@@ -7,7 +7,7 @@ constant.
 
 The promise is checked: one hit in `CHECK_EVERY` (every hit, when verifying) is captured again and compared (`Sample`).
 Without `structure_key` nothing is cached. On a hit forward does not run, so what it would store on the instance is not
-stored; parts of which it stores tensors are therefore never used again (`trace.left`).
+stored; parts of which it stores tensors are therefore never used again (`forward.left`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Automatic cells: methods of the user's that are cells though nobody marked them.
 
-A method whose code is closed (`trace.closed`) computes its result from its arguments and from what stays, whatever
+A method whose code is closed (`code.closed`) computes its result from its arguments and from what stays, whatever
 instance it is called for; so a call of it may be one node. Definitions.
 
 (1) A *candidate* is a closed method of a module, `forward` or another, by the dotted names of both

@@ -35,7 +35,7 @@ Definitions.
     model keeps it.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
-is seen when the method is traced (`trace.automatic`).
+is seen when the method is traced (`code.automatic`).
 
 Time is linear in the length of the code, once per method.
 """

@@ -1,6 +1,6 @@
 """What the expressions of a method are: operations, which only compute, and what else stands below them.
 
-Names and attributes of modules are looked up as they are now. That is a guess which `trace.closed` proves of the
+Names and attributes of modules are looked up as they are now. That is a guess which `code.closed` proves of the
 regions that are made by it; what it takes for an operation and is none makes a region open.
 """
 

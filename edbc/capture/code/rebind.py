@@ -2,7 +2,7 @@
 
 A torch function finds out that an argument is a stand-in by way of its argument parser and `__torch_function__`: one
 microsecond, as much as eager execution's whole operation. A Python function in its place needs a seventh of that. So
-shadows run copies of the user's methods and of the functions that these call by name; see `trace.rewrite` for how a
+shadows run copies of the user's methods and of the functions that these call by name; see `code.rewrite` for how a
 copy differs: at call sites only, so that names which are compared, kept or passed on are the user's.
 
 What a copy calls instead:
@@ -72,7 +72,7 @@ _AROUND = (torch.nn.functional.sigmoid, torch.nn.functional.tanh, torch.nn.funct
 
 class Copies:
     """The copies of one model's functions. `look_ups` are what they depend on. `outlined` gives a method of a class, or
-    a function, as it is to be copied, and `regions` a class's methods that these call then, by name (`trace.regions`).
+    a function, as it is to be copied, and `regions` a class's methods that these call then, by name (`code.regions`).
     Some sizes may be `symbolic`."""
 
     def __init__(self, outlined: Callable[[type | None, FunctionType], FunctionType] = lambda _, function: function,

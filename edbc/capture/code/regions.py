@@ -2,12 +2,12 @@
 
 Inside recursion and loops people write the body of a cell inline: `h = torch.tanh(self.step(torch.cat([x, h])))` is
 three recorded calls where one would do. So the copy of a method that recording runs calls a *region* in their place, a
-method made of these lines; `trace.automatic` decides, as for the user's own methods, which regions are cells. Lines and
+method made of these lines; `code.automatic` decides, as for the user's own methods, which regions are cells. Lines and
 columns stay: messages and tracebacks show what the user wrote.
 
 Definitions.
 
-(1) An *operation* is a call of a torch function, of a module of torch.nn or one whose code is closed (`trace.closed`),
+(1) An *operation* is a call of a torch function, of a module of torch.nn or one whose code is closed (`code.closed`),
     of a closed method, or of a method that tensors have; or an operator. It only computes.
 (2) A *leaf* is any other expression below an operation: a variable, a look-up (`self.words(...)`), an item of a list, a
     call of anything else. Leaves are the arguments of a region, evaluated in their order.
@@ -20,8 +20,8 @@ Definitions.
     lines as they were where there is none.
 (5) A region moves operations behind leaves that were evaluated after them. As operations only compute, nothing can
     tell, but for a leaf that changes what an operation read before it. So no operation that may have read a list moves
-    behind a leaf that does more than compute, and where tensors change in place (`trace.changes`), code that moves
-    runs as the user wrote it. In helpers nothing moves.
+    behind a leaf that does more than compute, and where tensors change in place (`record.functionalise`), code that
+    moves runs as the user wrote it. In helpers nothing moves.
 
 Time is that of the regions of a function times its names, once per function and choice of regions.
 """
@@ -593,7 +593,7 @@ class _Outliner(Expressions):
         return statement
 
     def _within(self, node: ast.expr) -> ast.expr:
-        """An expression with its largest regions outlined, with look-ups by numbers (`trace.lookup`), and with columns
+        """An expression with its largest regions outlined, with look-ups by numbers (`record.lookup`), and with columns
         of lists of tuples (`ragged.symbols.column`)."""
         numbers = self.numbers_looked_up(node)
         if numbers is not None:

@@ -8,8 +8,8 @@ Definitions.
     (`activation is torch.tanh`) is no call site. `super` of `super().method` is one without a NULL: from Python 3.12 on
     LOAD_SUPER_ATTR calls what is loaded below its two arguments.
 (2) A *rewritten* code loads a constant at some call sites. Every other instruction stays, at its offset: lines,
-    exceptions and whoever asks by offset (`trace.source`, `trace.asker`) see the code that the user wrote. A load and
-    its inline caches take at least as many words as what replaces it; the rest is filled with NOPs.
+    exceptions and whoever asks by offset (`standins.source`, `standins.asker`) see the code that the user wrote. A load
+    and its inline caches take at least as many words as what replaces it; the rest is filled with NOPs.
 (3) A *look-up* is what the constant was found by: a namespace, a name in it and the object found. As long as all
     look-ups of a code would find the same objects, it computes what the user's code computes.
 

@@ -185,7 +185,7 @@ class ModelView:
         """Of automatic cells that are none any more, what has come to mean something else."""
         self._proofs: dict[str, tuple[FunctionType, nn.Module]] = {}
         self.automatic = self._proven(automatic)
-        """Names of the methods that are cells though nobody marked them (`trace.automatic`), with path and method."""
+        """Names of the methods that are cells though nobody marked them (`code.automatic`), with path and method."""
         self.ragged = frozenset(ragged)
         """Classes whose leading size is a symbol (`capture.ragged`)."""
         self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
@@ -269,7 +269,7 @@ class ModelView:
 
     @property
     def copies_as_written(self) -> Copies:
-        """Copies without regions, for recorders that keep books (`trace.regions`, definition (5))."""
+        """Copies without regions, for recorders that keep books (`code.regions`, definition (5))."""
         if self._as_written is None:
             self._as_written = Copies(symbolic=bool(self.ragged))
         return self._as_written
@@ -792,7 +792,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
 
 
 def _record_automatic(recorder: Recorder, name: str, module: nn.Module, method: str) -> None:
-    """Make calls of an automatic cell record a node, where they are cells (`trace.automatic`)."""
+    """Make calls of an automatic cell record a node, where they are cells (`code.automatic`)."""
     attribute = "__call__" if method == "forward" else method
 
     def become(call: Callable[..., Any]) -> None:

@@ -1,4 +1,4 @@
-"""How much a call multiplies: what tells whether a larger cell costs more than it saves (`trace.automatic`)."""
+"""How much a call multiplies: what tells whether a larger cell costs more than it saves (`code.automatic`)."""
 
 from __future__ import annotations
 

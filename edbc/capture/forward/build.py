@@ -87,7 +87,7 @@ def capture(
     """Run `forward` for each instance on a recording shadow and build the graph of the mini-batch.
 
     Where instances read values, `run_segment` executes what has been recorded, and the mini-batch is what comes after
-    the last read (`trace.fibers`); without it reading is refused.
+    the last read (`forward.fibers`); without it reading is refused.
 
     Raises UnsupportedError (with the user's file and line) for what cannot be batched; an exception of the user's code
     passes with a note that names the instance.

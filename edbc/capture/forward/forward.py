@@ -5,7 +5,7 @@ Three things of the user's code show only while it runs and are looked after her
 (1) Recursion deeper than Python's limit: the instance runs again on a large stack, and so do all later ones. What the
     first attempt recorded stays (the user's objects may refer to it) unless nothing uses it.
 (2) Random numbers: what eager execution would draw is not what a recording draws once, so drawing any is refused, but
-    for random operations on recorded tensors, whose numbers are drawn later (`trace.draws`).
+    for random operations on recorded tensors, whose numbers are drawn later (`record.draws`).
 (3) Exceptions: they pass, with a note that names the instance; edbc's own name it too. One that eager execution of the
     instance does not raise is no mistake of the user's but a function that cannot take stand-ins: UnsupportedError.
 """
@@ -40,7 +40,7 @@ from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 
 
 def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool = False) -> Recording:
-    """Run `forward` for each instance; see `trace.build.capture`. Where it `settles`, the nodes of what an instance
+    """Run `forward` for each instance; see `forward.build.capture`. Where it `settles`, the nodes of what an instance
     returns are made with its others, not when all have run."""
     recorder.begin()
     with entered(recorder.home):
@@ -197,7 +197,7 @@ def _random_state() -> bytes:
 
 
 def _with_books(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`forward` where it is known which tensors share memory; see `trace.changes`."""
+    """`forward` where it is known which tensors share memory; see `record.functionalise`."""
 
     def run(instance: Any) -> Any:
         with KeepsBooks(recorder):

@@ -7,9 +7,9 @@ Definitions.
 (1) A *survivor* is a stand-in that somebody still has when forward has run and what it returned has been collected.
     Nearly no model has any, so nobody looks for them: every stand-in refers to its recorder, and `references` are
     counted before and after. A parameter's stand-in outlives recordings, so its own references are counted.
-(2) Only where the counts differ are the instances and the attributes of the model walked (`trace.objects`). What is
+(2) Only where the counts differ are the instances and the attributes of the model walked (`standins.objects`). What is
     found becomes further results of the mini-batch, and a *place* is where each stood.
-(3) A survivor that is not found (in a global variable, a closure) is an ended stand-in (`trace.ended`); so are those
+(3) A survivor that is not found (in a global variable, a closure) is an ended stand-in (`standins.ended`); so are those
     that are found, until their mini-batch has run.
 
 An attribute of the model is kept on the copy of the model that records. Once the mini-batch has run, the user's model
@@ -290,8 +290,8 @@ def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]
 def recorded(
     shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool = False
 ) -> tuple[Recording, Collected]:
-    """Run `forward` for each instance, and collect what they returned and what they left (`trace.forward.record`). The
-    recording has ended then, whatever happens."""
+    """Run `forward` for each instance, and collect what they returned and what they left (`forward.forward.record`).
+    The recording has ended then, whatever happens."""
     before, oldest = references(recorder), [None]
     try:
         recording = record(shadow, recorder, instances, settles)

@@ -1,6 +1,6 @@
 """Does forward make the same graph of an instance whenever it runs? Asked once, when compiling.
 
-A plan is run on mini-batches of any size in any order, and forward runs on copies of the model (`trace.shadow`), so a
+A plan is run on mini-batches of any size in any order, and forward runs on copies of the model (`code.shadow`), so a
 forward that counts its calls (`self.k += 1`), appends to a list of the model that nobody clears, or changes a global
 variable has no meaning that batched execution could keep: outputs would depend on how instances were grouped. It shows
 in what forward records. Some instances are recorded again, each alone: twice, in two orders, on the copy that has

@@ -1,7 +1,7 @@
 """What runs across the rows of a ragged value: nodes of any arity over rows.
 
 Sums, means, maxima and minima over the ragged dimension are one node each, of a variadic type: one type whatever n is
-(`trace.lazy`). Softmax and its like are made of those and of row-wise calls. Additions by index (`index_add`,
+(`standins.lazy`). Softmax and its like are made of those and of row-wise calls. Additions by index (`index_add`,
 `scatter_add`) are a sum for each row that is added to, over the rows that the instance's indices send there: message
 passing on a graph is rows taken by one list of indices and summed by the other.
 

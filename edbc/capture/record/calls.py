@@ -6,7 +6,7 @@ Definitions.
 
 (1) The *form* of a call is the nest of its arguments with a hole per operand: `(_, (_, _))` for `lstm(x, (h, c))`,
     `({"h": _, "c": _}, x=None)` for `cell(state, x=None)`, `(_, 2)` for `step(x, 2)`: constants are part of it; a
-    parameter that is a matrix is no operand (`trace.keys`), and may be another in each call.
+    parameter that is a matrix is no operand (`record.keys`), and may be another in each call.
 (2) The *unrolled* call of a form is Python code without a loop: it takes the arguments as they are given, compares the
     operands' slots and the matrices with those of the last call (then with those of all known ones), appends one node,
     and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs:
@@ -71,7 +71,7 @@ _NUMBERED = re.compile("[xwvsomak][0-9].*")
 def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_Call], None],
                   otherwise: _Call | None = None, inside: _Call | None = None) -> _Call:  # fmt: skip
     """What `__call__` of the module at `path` is while it records; `become` puts an unrolled call in its place. Of an
-    automatic cell `otherwise` serves calls that are none (`trace.automatic`). A call with ragged arguments runs what is
+    automatic cell `otherwise` serves calls that are none (`code.automatic`). A call with ragged arguments runs what is
     `inside`, whose operations are recorded row by row (`capture.ragged`); so does one that asks for the value of a
     tensor that its caller has: nn.TransformerEncoder looks whether its mask is causal."""
     forms: dict[Any, _Form] = {}

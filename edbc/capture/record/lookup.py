@@ -5,7 +5,7 @@ gradient of the table: a padding row gets none, and a sparse one is a sparse ten
 another reference: a view that changes nothing and says how its gradient is to be.
 
 And look-ups by Python numbers. `self.words(torch.tensor(word))` makes a tensor, and is asked for the number in it: 2.5
-microseconds, where appending an external takes 0.3. So copies of the user's methods (`trace.regions`) hand the number
+microseconds, where appending an external takes 0.3. So copies of the user's methods (`code.regions`) hand the number
 over as it is.
 """
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LONG = 8
 """Different numbers that a call may have as constants; also how long a dimension is of which taking one element that
-is no excerpt (`trace.excerpts`) is a view: of a longer one it is a node with the index as operand."""
+is no excerpt (`record.excerpts`) is a view: of a longer one it is a node with the index as operand."""
 
 
 def lift_number(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[Any, ...],

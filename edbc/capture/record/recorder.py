@@ -7,7 +7,7 @@ al., 2018), and look-ups, constants and views are operands instead of nodes.
 
 A recorder is used by one thread at a time. Its hot paths, a call of a cell and a torch function of recorded tensors,
 are a dictionary look-up by slots, two list appends per node and one small object per output; calls of modules are
-unrolled (`trace.calls`). Nodes are asked for the line that makes them, and the type keeps the lines: all nodes of a
+unrolled (`record.calls`). Nodes are asked for the line that makes them, and the type keeps the lines: all nodes of a
 recorder's first LOOKS mini-batches, and of every LOOKS-th one from then on, because asking takes a fifth of a recorded
 call.
 """
@@ -131,7 +131,7 @@ MAX_VARIANTS = 512
 
 
 class OfNumber(NamedTuple):
-    """The entry of a function of a value and a number, which is an operand (`trace.numbers`): at place `at`."""
+    """The entry of a function of a value and a number, which is an operand (`record.numbers`): at place `at`."""
 
     entry: Entry
     number: float
@@ -200,7 +200,7 @@ class Recorder:
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
     has_ended = False
-    """Whether nothing is recorded now (`trace.ended`)."""
+    """Whether nothing is recorded now (`standins.ended`)."""
 
     def __init__(self, table: TypeTable, device: torch.device | None = None, in_cell: bool = False,
                  home: autocast.State = None):  # fmt: skip
@@ -209,7 +209,7 @@ class Recorder:
         self.in_cell = in_cell
         self.needs_deep_stack = False
         self.keeps_books = False
-        """Whether it knows which stand-ins share memory, so that they may change in place (`trace.changes`)."""
+        """Whether it knows which stand-ins share memory, so that they may change in place (`record.functionalise`)."""
         self.books: Changes | None = None
         self.root: nn.Module | None = None
         """The copy of the model that runs."""
@@ -248,7 +248,7 @@ class Recorder:
         self.last_external = -self.next_value
         """Ref of the external that was made last: they count downwards."""
         self.home = self.autocast = home
-        """States of torch.autocast (`trace.autocast`): of the call of the net, and now."""
+        """States of torch.autocast (`semantics.autocast`): of the call of the net, and now."""
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Any] = {}
         """The entries of functions and arguments, TAKES_NUMBERS or IN_PYTHON."""
@@ -287,7 +287,7 @@ class Recorder:
         self._carried: dict[int, int] = {}
         """Sources of carried values, by the number of their class."""
         self.run_segment: Any = None
-        """What executes what has been recorded where an instance reads a value (`trace.fibers`); None where nothing
+        """What executes what has been recorded where an instance reads a value (`forward.fibers`); None where nothing
         can be executed."""
         self.reads = False
         """Whether forward reads values, as far as is known."""
@@ -316,7 +316,7 @@ class Recorder:
         self.shows: Any = None
         """What shows forward stand-ins in the place of what an instance brings (`alike.alike`)."""
         self.standing = 0
-        """References to the recorder that stay (`trace.left`)."""
+        """References to the recorder that stay (`forward.left`)."""
         self.ragged: frozenset[str] = frozenset()
         """Classes whose values are rows (`capture.ragged`)."""
         self.is_of_ragged: dict[Any, bool] = {}
@@ -545,7 +545,7 @@ class Recorder:
     # --- gradients -------------------------------------------------------------------------------------------------
 
     def switch_gradients(self, flows: bool) -> None:
-        """See `trace.gradmode`."""
+        """See `semantics.gradmode`."""
         if self.in_fragment:
             refuse("a vertex function switches gradients off or on", "use .detach() of what shall have no gradient")
         self.flows = flows
@@ -604,7 +604,7 @@ class Recorder:
     # --- torch.autocast --------------------------------------------------------------------------------------------
 
     def switch_autocast(self) -> None:
-        """See `trace.autocast`. What is known of calls belongs to the state in which they were made."""
+        """See `semantics.autocast`. What is known of calls belongs to the state in which they were made."""
         now = autocast.state()
         if now == self.autocast:
             return
@@ -853,7 +853,7 @@ class Recorder:
         return value
 
     def draw(self, draw: Draw, value_class: ValueClass) -> Value:
-        """Random numbers, new ones for every call; see `trace.draws`."""
+        """Random numbers, new ones for every call; see `record.draws`."""
         if self.reads and not self.in_cell:
             refuse("random numbers are drawn in a forward that reads values", "draw outside of it, pass the numbers in")
         number, slot = len(self.draws), self.table.slot(value_class)
@@ -1328,7 +1328,7 @@ class Recorder:
         return self._function(func, args, kwargs, name or rules.name_of(func), key)
 
     def _key(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], operands: list[Any]) -> Any:
-        """What tells a call from others (`trace.keys`), None where nothing does; `operands` are put into the list."""
+        """What tells a call from others (`record.keys`), None where nothing does; `operands` are put into the list."""
         parts: list[Any] = [func, len(args)]
         for item in args:
             kind = type(item)
@@ -1537,7 +1537,7 @@ class Recorder:
     def describe(self, item: Any, operands: list[int], slots: list[Slot], shared_as_operand: bool = False) -> Any:
         """A hashable key and a template of (nested) arguments; values go to `operands` and `slots` as they are met.
 
-        No closure: one that calls itself would keep the recorder until the garbage collector comes (`trace.left`).
+        No closure: one that calls itself would keep the recorder until the garbage collector comes (`forward.left`).
         """
         kind, rest = type(item), (operands, slots, shared_as_operand)
         if kind is Value:

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @frozen
 class Recording(Changing):
-    """See the module's docstring; `trace.build` makes a Graph of it."""
+    """See the module's docstring; `forward.build` makes a Graph of it."""
 
     table: TypeTable
     entries: Sequence[int] | np.ndarray
     """Entry of each node."""
     refs: Sequence[int] | np.ndarray
-    """Operands of all nodes, node after node: `ref` of values (see `trace.values`)."""
+    """Operands of all nodes, node after node: `ref` of values (see `standins.standin`)."""
     external_source: Sequence[int] | np.ndarray
     external_index: Sequence[int] | np.ndarray
     constants: dict[int, list[torch.Tensor]]
@@ -39,7 +39,7 @@ class Recording(Changing):
     instance_ends: list[int]
     """Number of nodes when each instance had run."""
     detached: Sequence[int] | np.ndarray = ()
-    """Nodes recorded where gradients were switched off (`trace.gradmode`)."""
+    """Nodes recorded where gradients were switched off (`semantics.gradmode`)."""
     aborted: tuple[int, int] = (0, 0)
     """Range of nodes that a first attempt at an instance recorded; those that nothing reads are no nodes."""
     formed: np.ndarray | None = None

@@ -5,7 +5,7 @@ Definitions.
 (1) An *entry* is one way in which nodes of a type are recorded: a callable and the slots of its operands. Several
     entries may make one type (sums of two and of three operands are two entries of the type `sum`).
 (2) A *source* is where externals come from: rows of a parameter, a whole parameter, constants given by the instances,
-    random numbers (`trace.draws`), offsets of excerpts (`trace.excerpts`), or, while a cell is traced, its operands.
+    random numbers (`record.draws`), offsets of excerpts (`record.excerpts`), or, while a cell is traced, its operands.
 (3) A *template* is a nest of tuples, lists and dicts with a `Hole` where an operand goes and a `SharedRef` where a
     parameter goes. What a type does is a callable and a template, so that it can run on other values: symbols, meta
     tensors, batches.
@@ -198,7 +198,7 @@ class Operation:
     draws: tuple[Draw, ...] = ()
     """What a cell draws; their slots are the last ones."""
     autocast: torch.dtype | None = None
-    """The state of torch.autocast that it runs in; see `trace.autocast`."""
+    """The state of torch.autocast that it runs in; see `semantics.autocast`."""
     members: tuple[Fused, ...] = ()
     """Of a pattern (`capture.patterns`), what it computes."""
 

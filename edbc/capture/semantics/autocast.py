@@ -12,7 +12,7 @@ Definitions.
     are those of the torch that runs.
 
 The context is a class of Python, which is wrapped: a thread that is recording hears of every change, as of gradient
-modes (`trace.gradmode`).
+modes (`semantics.gradmode`).
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ Definitions.
 (3) A `Shared` stands for a parameter or buffer of the model: the same for all nodes.
 (4) `Rows` stands for several rows of a table, looked up in one call and not yet used.
 
-Views make new stand-ins and no nodes; rows, slices and elements are nodes of few types (`trace.excerpts`). Asking for a
-tensor's VALUE (`if`, `.item()`, `int(t)`) suspends the instance until it is computed (`trace.fibers`); where nothing is
-executed (a cell's inside, a captured instance) it raises UnsupportedError with the user's file and line.
+Views make new stand-ins and no nodes; rows, slices and elements are nodes of few types (`record.excerpts`). Asking for
+a tensor's VALUE (`if`, `.item()`, `int(t)`) suspends the instance until it is computed (`forward.fibers`); where
+nothing is executed (a cell's inside, a captured instance) it raises UnsupportedError with the user's file and line.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ class Symbol:
         self.rec.function(torch.Tensor.__setitem__, (self, as_python_has_it(index), value), {})
 
     def _read(self, place: int = -1) -> torch.Tensor:
-        """The tensor itself, for which the instance waits (`trace.fibers`), read at a place that was noted."""
+        """The tensor itself, for which the instance waits (`forward.fibers`), read at a place that was noted."""
         if self.rec.has_ended:
             refuse_ended()
         if self.rec.reading is None:
@@ -320,7 +320,7 @@ class Symbol:
         self.__dlpack_device__()
 
     def __dlpack_device__(self) -> NoReturn:
-        """Asked by `torch.tensor` and its like where their name was not found in the user's code (`trace.rebind`)."""
+        """Asked by `torch.tensor` and its like where their name was not found in the user's code (`code.rebind`)."""
         refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
                "use x.detach().clone(), or torch.stack of several")  # fmt: skip
 
@@ -774,7 +774,7 @@ class Shared(Symbol):
     is_matrix = property(lambda self: self.tensor.ndim == 2 and min(self.tensor.shape) > 1)
     """Whether it may be what a product is made with; one row is not, nor are the maps that states begin with."""
     slot = None
-    """No slot of any Value: how an unrolled call (`trace.calls`) tells one from the other."""
+    """No slot of any Value: how an unrolled call (`record.calls`) tells one from the other."""
 
     def __getitem__(self, index: Any) -> Any:
         rec = self.rec

@@ -10,7 +10,7 @@ Definitions.
 (3) A *reference* says where an operand comes from: an own node's output, an own external, or a value that a
     predecessor scattered.
 
-A fragment is made by define-by-run capture (`trace.recorder`, `trace.build`) on stand-ins for gathered values, so
+A fragment is made by define-by-run capture (`record.recorder`, `forward.build`) on stand-ins for gathered values, so
 types, signatures, views, constants and the fusing of sums are those of the first front end, by construction. Gathered
 values are outputs of nodes of a pseudo-type while recording; these nodes come first and are dropped.
 

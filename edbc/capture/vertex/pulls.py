@@ -1,7 +1,7 @@
 """What vertices pull: inputs of the instances, as columns of the mini-batch.
 
 Definition. A *column* has one row number per vertex. An input that is pulled through a table gives its integers; one
-that is pulled as it is gives the numbers of its own rows, which stand in the pool of its source (`trace.table`) behind
+that is pulled as it is gives the numbers of its own rows, which stand in the pool of its source (`record.table`) behind
 the constants of the vertex functions' code.
 """
 

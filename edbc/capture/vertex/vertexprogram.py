@@ -60,7 +60,7 @@ class Joined(NamedTuple):
 
 
 class VertexProgram:
-    """The vertex functions of a model; `shadow` and `recorder` are those of `trace.shadow.recording_shadow`.
+    """The vertex functions of a model; `shadow` and `recorder` are those of `code.shadow.recording_shadow`.
 
     Several threads may join at once. Raises ModelError when the model has no vertex functions.
     """

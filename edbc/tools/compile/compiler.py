@@ -175,7 +175,7 @@ def compile_model(
     several types (`edbc.schedule.waves`). Without `split` the plan names no eager parts. `plan_folder` is
     where the plan will stand: the model's path in it is relative to that. `weights` are loaded, and recorded in the
     plan. `guards` are limits that survive recompiling. `cells` is "auto", or "marked" for no others
-    (`trace.automatic`). With `measure_gain` the plan
+    (`code.automatic`). With `measure_gain` the plan
     says `run: eager` where batching does not pay (`edbc.tools.compile.worth`); `stood` is the plan that is
     written over.
 
