@@ -9,7 +9,7 @@ Tables never change once they are made: several threads may join mini-batches by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from edbc.capture.captured.nesttext import Numbers
 from edbc.capture.captured.vocabulary import KINDS
 from edbc.capture.standins.standin import Slot
-from edbc.capture.vertex.fragment import EXTERNAL, GATHERED, Fragment, Interface, Reference, Surroundings
+from edbc.capture.vertex.fragment import Fragment, Interface, Surroundings
 from edbc.capture.vertex.pulls import Columns
 
 Longs = NDArray[np.int64]
@@ -53,12 +53,9 @@ class FragmentTables:
     constants: dict[int, list[torch.Tensor]]
 
 
-def tabulate(
-    automaton: Automaton, fragments: Sequence[Fragment], outputs: Mapping[str, Slot], around: Surroundings
-) -> FragmentTables:
+def tabulate(automaton: Automaton, fragments: Sequence[Fragment], around: Surroundings) -> FragmentTables:
     """The tables of fragments. O(size of all fragments)."""
-    number_of_output = {name: number for number, name in enumerate(outputs)}
-    records = [words_of(fragment, number_of_output) for fragment in fragments]
+    records = [fragment.words for fragment in fragments]
     sources = around.recorder.table.sources
     unlimited = np.iinfo(np.int64).max
     return FragmentTables(
@@ -69,35 +66,10 @@ def tabulate(
          around.recorder.table.arrays().source_class,
          _longs(around.limits.get(number, unlimited) for number in range(len(sources))),
          _longs(around.items)),
-        tuple(outputs.items()),
+        tuple(around.outputs.items()),
         around.columns.copy(),
         {source: list(tensors) for source, tensors in around.constants.items()},
     )  # fmt: skip
-
-
-def words_of(fragment: Fragment, number_of_output: Mapping[str, int]) -> list[int]:
-    """A fragment's record."""
-    num_nodes, externals = len(fragment.node_types), fragment.externals
-    operands = [_coded(r, num_nodes) for node in fragment.operands for r in node]
-    ends = np.cumsum([len(node) for node in fragment.operands]).tolist()
-    given = [_coded(r, num_nodes) for r in (*fragment.scattered, *(r for _, _, r in fragment.pushed))]
-    slots = [-1] * len(fragment.scattered) + [number_of_output[name] for name, _, _ in fragment.pushed]
-    lengths = num_nodes, len(operands), len(externals), len(given), len(fragment.detached), len(slots)
-    return [
-        *lengths, *fragment.node_types, *ends, *_columns(operands), *(e.source for e in externals), *_columns(given),
-        *slots, *fragment.detached, *(e.item for e in externals),
-    ]  # fmt: skip
-
-
-def _coded(reference: Reference, num_nodes: int) -> tuple[int, int]:
-    kind, item, output = reference
-    if kind == EXTERNAL:
-        return -1 - item, 0
-    return (item + num_nodes if kind == GATHERED else item), output
-
-
-def _columns(pairs: Sequence[tuple[int, int]]) -> list[int]:
-    return [first for first, _ in pairs] + [second for _, second in pairs]
 
 
 def _longs(values: Iterable[int]) -> Longs:

@@ -5,10 +5,9 @@ Definitions.
 (1) The *interface* of a vertex is what vertices that gather from it can tell about it: the slot of each value that it
     scatters, and which of these values come from one node.
 (2) A *fragment* is the part of a dataflow graph that a vertex function makes for predecessors of given interfaces:
-    nodes, their operands, externals, and where pushed and scattered values come from. The number of predecessors is
-    part of that, so vertex functions may run any Python over the list of their predecessors.
-(3) A *reference* says where an operand comes from: an own node's output, an own external, or a value that a
-    predecessor scattered.
+    nodes, their operands, externals, and where pushed and scattered values come from, as a record
+    (`captured.joinloops`). The number of predecessors is part of that, so vertex functions may run any Python over the
+    list of their predecessors.
 
 A fragment is made by define-by-run capture (`record.recorder`, `forward.build`) on stand-ins for gathered values, so
 types, signatures, views, constants and the fusing of sums are those of the first front end, by construction. Gathered
@@ -22,6 +21,7 @@ because interfaces do not tell externals from nodes: if they did, vertices of k 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -30,6 +30,7 @@ import numpy as np
 import torch
 
 from edbc.base.graph import ValueClass
+from edbc.capture.captured.nesttext import Numbers
 from edbc.capture.forward.build import Capture, build
 from edbc.capture.record.draws import VERTEX_BITS
 from edbc.capture.record.functionalise import MustKeepBooks
@@ -44,11 +45,6 @@ from edbc.capture.vertex.vertexfunction import Vertex, VertexFunction
 from edbc.capture.vertex.vertexinstance import VertexInstance
 from edbc.errors import InputError, ModelError
 
-OWN, EXTERNAL, GATHERED = range(3)
-"""Kinds of references."""
-FIXED, DRAWN = -1, -2
-"""What stands in place of a column where an external has none."""
-
 
 class Interface(NamedTuple):
     """Definition (1)."""
@@ -58,40 +54,13 @@ class Interface(NamedTuple):
     """Equal numbers for values of one producer, by first occurrence; all externals count as one producer."""
 
 
-class Reference(NamedTuple):
-    """Definition (3). `item` is an own node, an external or a predecessor, `output` which value of it."""
-
-    kind: int
-    item: int
-    output: int
-
-
-class External(NamedTuple):
-    """An external of a fragment. `item` says what of its source it is: a number, of a column or a constant of the code
-    one below 0 (`captured.joinloops`, definition (6))."""
-
-    source: int
-    item: int
-
-
-@dataclass(frozen=True, eq=False)
-class Fragment:
+class Fragment(NamedTuple):
     """Definition (2)."""
 
-    node_types: tuple[int, ...]
-    """Index into the table's types."""
-    operands: tuple[tuple[Reference, ...], ...]
-    externals: tuple[External, ...]
-    scattered: tuple[Reference, ...]
-    pushed: tuple[tuple[str, Slot, Reference], ...]
+    words: list[int]
     interface: Interface
-    detached: tuple[int, ...]
-    """Nodes recorded where gradients were off."""
-
-    @property
-    def num_operands(self) -> int:
-        """Operands of all nodes."""
-        return sum(map(len, self.operands))
+    num_operands: int
+    """Of all nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +75,18 @@ class Surroundings:
     """The place of each of them among those of its source."""
     limits: dict[int, int]
     """What is above the row numbers that vertices pull, by source."""
+    outputs: dict[str, Slot]
+    """The slots of what is pushed, by name."""
+
+    def number_of_output(self, name: str, slot: Slot) -> int:
+        """Of what is pushed under a name. Raises ModelError where others push what does not fit."""
+        known = self.outputs.setdefault(name, slot)
+        if known is not slot:
+            raise ModelError(
+                f"push({name!r}): expected values {known.text} as other vertices push, got {slot.text}; push them "
+                "under another name"
+            )
+        return list(self.outputs).index(name)
 
 
 def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], around: Surroundings,
@@ -228,28 +209,31 @@ class _Reading:
         self.built = built
         self.gathered = gathered
         self.pulls = pulls
-        self.externals = [self.external(e) for e in range(built.graph.num_externals)]
+        self.num_nodes = built.graph.num_nodes - gathered.num_nodes
 
     def fragment(self, names: list[str]) -> Fragment:
         """The fragment whose first results are pushed under `names`; the others are scattered."""
-        graph, built = self.built.graph, self.built
-        first = self.gathered.num_nodes
-        operands = [[self.reference(*o) for o in graph.operands_of(v)] for v in range(first, graph.num_nodes)]
-        results = [self.reference(int(v), int(o)) for v, o in zip(built.result_node, built.result_output, strict=True)]
+        built, graph, first = self.built, self.built.graph, self.gathered.num_nodes
+        externals = [self.external(e) for e in range(graph.num_externals)]
+        of_nodes = [[self.coded(*o) for o in graph.operands_of(v)] for v in range(first, graph.num_nodes)]
+        operands = [*itertools.chain.from_iterable(of_nodes)]
+        results = [self.coded(int(v), int(o)) for v, o in zip(built.result_node, built.result_output, strict=True)]
         pushed, scattered = results[: len(names)], results[len(names) :]
-        slots = built.result_slots
-        return Fragment(
-            tuple(graph.node_type[first:].tolist()),
-            tuple(map(tuple, operands)),
-            tuple(self.externals),
-            tuple(scattered),
-            tuple(zip(names, slots[: len(names)], pushed, strict=True)),
-            Interface(tuple(slots[len(names) :]), self.producers(scattered)),
-            () if built.detached is None else tuple(np.flatnonzero(built.detached[first:]).tolist()),
-        )
+        of_pushed, of_scattered = built.result_slots[: len(names)], built.result_slots[len(names) :]
+        outputs = [self.pulls.around.number_of_output(*each) for each in zip(names, of_pushed, strict=True)]
+        slots = [-1] * len(scattered) + outputs
+        off = [] if built.detached is None else np.flatnonzero(built.detached[first:]).tolist()
+        words = [
+            self.num_nodes, len(operands), len(externals), len(results), len(off), len(slots),
+            *graph.node_type[first:].tolist(), *np.cumsum([len(of_node) for of_node in of_nodes]).tolist(),
+            *_columns(operands), *(source for source, _ in externals), *_columns(scattered + pushed), *slots, *off,
+            *(item for _, item in externals),
+        ]  # fmt: skip
+        return Fragment(words, Interface(tuple(of_scattered), self.producers(scattered)), len(operands))
 
-    def external(self, number: int) -> External:
-        """An external of the recording as one of the fragment."""
+    def external(self, number: int) -> tuple[int, int]:
+        """Of an external of the recording the source, and what of it it is: a number, or of a column or a constant of
+        the code one below 0 (`captured.joinloops`, definition (6))."""
         around, built = self.pulls.around, self.built
         source, item = int(built.external_source[number]), int(built.external_index[number])
         kind = built.sources[source].kind
@@ -257,33 +241,37 @@ class _Reading:
             refuse(f"a vertex function draws random numbers more than {1 << VERTEX_BITS} times", "draw larger tensors")
         if number in self.pulls.column_of_external:
             column, around.limits[source] = self.pulls.column_of_external[number]
-            return External(source, -1 - 2 * column)
+            return source, -1 - 2 * column
         if kind != "constant":
-            return External(source, item)
+            return source, item
         pool = around.constants.setdefault(source, [])
         around.items.append(len(pool))
         pool.append(built.constants[source][item])
-        return External(source, -2 * len(around.items))
+        return source, -2 * len(around.items)
 
-    def reference(self, node: int, output: int) -> Reference:
-        """A reference from a node or external of the built graph."""
+    def coded(self, node: int, output: int) -> tuple[int, int]:
+        """A value of the built graph as records have it, definitions (1) and (4) there."""
         if node < 0:
-            return Reference(EXTERNAL, -1 - node, 0)
-        if node < self.gathered.num_nodes:
-            return Reference(GATHERED, *self.gathered.field(node, output))
-        return Reference(OWN, node - self.gathered.num_nodes, output)
+            return node, 0
+        if node >= self.gathered.num_nodes:
+            return node - self.gathered.num_nodes, output
+        predecessor, field = self.gathered.field(node, output)
+        return self.num_nodes + predecessor, field
 
-    def producers(self, scattered: Sequence[Reference]) -> tuple[int, ...]:
-        """Which scattered values come from one node; see `Interface`."""
-        numbers: dict[Any, int] = {}
-        return tuple(numbers.setdefault(self.producer(r), len(numbers)) for r in scattered)
+    def producers(self, scattered: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Which scattered values come from one node, as far as the fragment knows; see `Interface`."""
+        numbers = Numbers()
+        return tuple([numbers[self.producer(*value)] for value in scattered])
 
-    def producer(self, reference: Reference) -> Any:
-        """What tells the node of a reference apart, as far as the fragment knows."""
-        if reference.kind == GATHERED:
-            interface = self.gathered.interfaces[reference.item]
-            return GATHERED, reference.item, interface.producers[reference.output]
-        return (OWN, reference.item) if reference.kind == OWN else (EXTERNAL,)
+    def producer(self, node: int, output: int) -> Any:
+        """What tells the node of a coded value apart."""
+        if node < self.num_nodes:
+            return max(node, -1)
+        return node, self.gathered.interfaces[node - self.num_nodes].producers[output]
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> list[int]:
+    return [first for first, _ in pairs] + [second for _, second in pairs]
 
 
 def _recorded(recorder: Recorder, item: Any) -> Any:

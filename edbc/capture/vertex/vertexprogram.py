@@ -35,7 +35,7 @@ from edbc.capture.vertex.fragment import Fragment, Surroundings, record_fragment
 from edbc.capture.vertex.pulls import Columns, Pools
 from edbc.capture.vertex.vertexfunction import unknown_type, vertex_functions
 from edbc.capture.vertex.vertexinstance import VertexInstance
-from edbc.errors import InputError, ModelError
+from edbc.errors import InputError
 
 Longs = NDArray[np.int64]
 Ints = NDArray[np.int32]
@@ -75,9 +75,8 @@ class VertexProgram:
     def _forget(self) -> None:
         self._fragments: list[Fragment] = []
         self._num_references = 0
-        self._outputs: dict[str, Slot] = {}
         self._automaton = AutomatonBuilder(len(self.functions))
-        self._around = Surroundings(self.recorder, Columns(self.float_dtype), {}, [], {})
+        self._around = Surroundings(self.recorder, Columns(self.float_dtype), {}, [], {}, {})
         self._tabulate()
 
     def _forget_when_full(self) -> None:
@@ -86,7 +85,7 @@ class VertexProgram:
                 self._forget()
 
     def _tabulate(self) -> None:
-        self._tables = tabulate(self._automaton.build(), self._fragments, self._outputs, self._around)
+        self._tables = tabulate(self._automaton.build(), self._fragments, self._around)
 
     @property
     def num_fragments(self) -> int:
@@ -149,21 +148,10 @@ class VertexProgram:
         known = self._automaton.interfaces()
         with Recorded("a vertex function", "vertex", f"{vertex} of instance {position}, vertex type {name!r}"):
             fragment = record_fragment(function, [known[number] for number in interfaces], self._around, instance)
-            self._check(fragment)
         self._automaton.add(kind, interfaces, fragment.interface)
         self._fragments.append(fragment)
         self._num_references += fragment.num_operands
         self._tabulate()
-
-    def _check(self, fragment: Fragment) -> None:
-        """Raise ModelError when pushed values do not fit what was pushed under the same names."""
-        for name, slot, _ in fragment.pushed:
-            known = self._outputs.setdefault(name, slot)
-            if known is not slot:
-                raise ModelError(
-                    f"push({name!r}): expected values {known.text} as other vertices push, got {slot.text}; push them "
-                    "under another name"
-                )
 
 
 def _beyond_table(joined: Joined, tables: FragmentTables, instances: Sequence[VertexInstance]) -> InputError:
