@@ -47,6 +47,8 @@ SUPPORTED = "dropout of all kinds, rrelu, torch.rand, torch.randn, bernoulli, an
 _UNIT = (("from", 0.0), ("to", 1.0))
 _ALPHA = 1.7580993408473766
 """Of SELU: minus its limit for small arguments."""
+_OF_CHANNELS = frozenset("dropout1d dropout2d dropout3d feature_dropout feature_alpha_dropout".split())
+"""They drop whole channels."""
 _UNBATCHED = {"dropout1d": 2, "dropout3d": 4}
 """Dimensions of what these take for one sample without a batch dimension, so that channels come first."""
 
@@ -58,24 +60,15 @@ def probability(p: Any) -> float:
     return float(p)
 
 
-def _mask(rec: Recorder, x: Any, p: float, scale: float, shape: tuple[int, ...] | None = None) -> Any:
-    return rec.draw(Draw("keep", p, scale), ValueClass(tuple(x.shape) if shape is None else shape, class_of(x).dtype))
-
-
-def _kept(p: float) -> float:
-    return 1 / (1 - p) if p < 1 else 0.0
+def _mask(rec: Recorder, name: str, x: Any, p: float, scale: float) -> Any:
+    shape = _channels(name, x) if name in _OF_CHANNELS else tuple(x.shape)
+    return rec.draw(Draw("keep", p, scale), ValueClass(shape, class_of(x).dtype))
 
 
 def dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **__: Any) -> Any:
-    """Elements kept with probability 1 - p."""
+    """Elements, or channels, kept with probability 1 - p."""
     p = probability(p)
-    return rec.function(torch.mul, (x, _mask(rec, x, p, _kept(p))), {})
-
-
-def feature_dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **__: Any) -> Any:
-    """Channels kept with probability 1 - p."""
-    p = probability(p)
-    return rec.function(torch.mul, (x, _mask(rec, x, p, _kept(p), _channels(name, x))), {})
+    return rec.function(torch.mul, (x, _mask(rec, name, x, p, 1 / (1 - p) if p < 1 else 0.0)), {})
 
 
 def alpha_dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **__: Any) -> Any:
@@ -83,7 +76,7 @@ def alpha_dropout(rec: Recorder, name: str, x: Any, p: float = 0.5, *_: Any, **_
     variance restored (Klambauer et al., "Self-Normalizing Neural Networks", NIPS 2017)."""
     p = probability(p)
     scale = 1 / math.sqrt((_ALPHA**2 * p + 1) * (1 - p)) if p < 1 else 0.0
-    mask = _mask(rec, x, p, scale, _channels(name, x) if name == "feature_alpha_dropout" else None)
+    mask = _mask(rec, name, x, p, scale)
     shifted = rec.function(torch.add, (x, _ALPHA), {})
     return rec.function(torch.sub, (rec.function(torch.mul, (shifted, mask), {}), _ALPHA * scale * (1 - p)), {})
 
@@ -192,8 +185,7 @@ def _channels(name: str, x: Any) -> tuple[int, ...]:
 
 
 DRAWN: dict[str, Callable[..., Any]] = {
-    "dropout": dropout,
-    **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d", "feature_dropout"), feature_dropout),
+    **dict.fromkeys(("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"), dropout),
     **dict.fromkeys(("alpha_dropout", "feature_alpha_dropout"), alpha_dropout),
     "rrelu": rrelu,
     "rand_like": _like("uniform"),
