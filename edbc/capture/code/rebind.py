@@ -161,34 +161,15 @@ class Copies:
         python = as_python(found)
         if python is not found:
             return self.copy(python)
-        if found is type:
-            return type_of
-        if found is int or found is operator.index:
-            return _of_integer(found)
-        if found is sum:
-            return _sum
-        if found is len and self._symbolic:
-            return _length
-        if found is torch.arange and self._symbolic:
-            return _range
-        if found is torch.autograd.Variable:
-            return _variable
-        if found is torch.from_numpy:
-            return tensor_of_array
-        if found is torch.Tensor:
-            return _of_sizes(found, None)
+        known = _INSTEAD.get(id(found)) or (_OF_SYMBOLS.get(id(found)) if self._symbolic else None)
+        if known is not None:
+            return known
         if isinstance(found, type(torch.FloatTensor)) and (found.is_sparse or not found.is_cuda):
             return _of_sparse(found) if found.is_sparse else _of_sizes(found, found.dtype)
         if any(found is maker for maker in SPARSE):
             return _of_sparse(found)
         if found is super:
             return self._super
-        if any(found is maker for maker in MAKERS):
-            return _of_maker(found)
-        if found is torch.rand or found is torch.randn:
-            return _of_drawing(found)
-        if any(found is constructor for constructor in CONSTRUCTORS):
-            return _of_constructor(found)
         if type(found) is FunctionType or type(found) is BuiltinFunctionType:
             if found.__name__ in rules.DROPOUTS and id(found) in overridable():
                 return _of_dropout(found)
@@ -285,7 +266,6 @@ def _variable(data: Any = None, requires_grad: bool = False, *rest: Any, **kwarg
     return made.requires_grad_() if requires_grad else made
 
 
-@cache
 def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
     """(7): an `int` of one is that one."""
 
@@ -366,7 +346,6 @@ def _of_dropout(func: Callable[..., Any]) -> Callable[..., Any]:
     return drop
 
 
-@cache
 def _of_drawing(func: Callable[..., Any]) -> Callable[..., Any]:
     """(15)."""
     name = func.__name__
@@ -386,7 +365,6 @@ def _of_sparse(kind: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: kind(*with_tensors(args), **with_tensors(kwargs))
 
 
-@cache
 def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
     """(4): a copy of what stands for tensors, as numbers that gradients do not reach; a description (5) of numbers."""
 
@@ -468,3 +446,13 @@ def _only_node(rec: Any, before: tuple[int, int], operands: list[Any], result: A
     entry: Entry = rec.table.entries[rec.entries[-1]]
     is_result = len(entry.output_slots) == 1 and result.ref == rec.next_value - 1
     return entry if is_result and not entry.operation.draws and result.slot is entry.output_slots[0] else None
+
+
+_INSTEAD: dict[int, Any] = {id(found): called for found, called in (
+    (type, type_of), (sum, _sum), (torch.autograd.Variable, _variable), (torch.from_numpy, tensor_of_array),
+    (torch.Tensor, _of_sizes(torch.Tensor, None)), *((f, _of_integer(f)) for f in (int, operator.index)),
+    *((f, _of_maker(f)) for f in MAKERS), *((f, _of_drawing(f)) for f in (torch.rand, torch.randn)),
+    *((f, _of_constructor(f)) for f in CONSTRUCTORS),
+)}  # fmt: skip
+_OF_SYMBOLS = {id(len): _length, id(torch.arange): _range}
+"""What is called instead, by identity; the second where some sizes are symbols."""
