@@ -30,55 +30,40 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
     """
     for item in items:
         kind = type(item)
-        if kind is Value:
-            operands.append(item.ref)
-            parts.append(item.slot)
-        elif kind is Shared:
-            if not of_call or item.is_matrix:
+        if kind is not Value:
+            if kind is Shared and (not of_call or item.is_matrix):
                 parts.append(item.key)
-            else:
-                whole = rec.whole(item)
-                operands.append(whole.ref)
-                parts.append(whole.slot)
-        elif kind is Stack:
-            if not of_call:
+                continue
+            if kind is Stack and not of_call:
                 operands.append(item)
                 parts.append(item.key())
+                continue
+            if kind in PLAIN or (kind is float and item == item):  # NaN is not itself
+                parts += kind, item if kind is not float or item else str(item)  # zeros have signs
+                continue
+            if kind in _NESTS or issubclass(kind, tuple):  # named ones too
+                inner: Any = (item.start, item.stop, item.step) if kind is slice else item
+                parts += kind, len(inner)
+                if kind is dict:
+                    parts += item
+                    inner = item.values()
+                if not quick_key(inner, parts, operands, rec, of_call):
+                    return False
+                continue
+            if kind is Shared:
+                item = rec.whole(item)
+            elif kind is torch.Tensor and (of_call or operands or item.ndim > 1 or item.is_floating_point()):
+                item = rec.constant(item)
+            elif issubclass(kind, Lazy):
+                item = item.materialise()
             else:
-                whole = item.materialise()
-                operands.append(whole.ref)
-                parts.append(whole.slot)
-        elif kind in PLAIN or (kind is float and item and item == item):  # zeros have signs, NaN is not itself
-            parts += kind, item
-        elif kind is float and not item:
-            parts += kind, str(item)
-        elif kind is tuple or kind is list:
-            parts += kind, len(item)
-            if not quick_key(item, parts, operands, rec, of_call):
                 return False
-        elif kind is dict or issubclass(kind, tuple):  # named ones too
-            parts += kind, len(item)
-            if kind is dict:
-                parts += item
-            if not quick_key(item.values() if kind is dict else item, parts, operands, rec, of_call):
-                return False
-        elif kind is torch.Tensor and (of_call or operands or item.ndim > 1 or item.is_floating_point()):
-            constant = rec.constant(item)
-            operands.append(constant.ref)
-            parts.append(constant.slot)
-        elif issubclass(kind, Lazy):
-            whole = item.materialise()
-            operands.append(whole.ref)
-            parts.append(whole.slot)
-        elif kind is slice:
-            parts.append(kind)
-            if not quick_key((item.start, item.stop, item.step), parts, operands, rec, of_call):
-                return False
-        else:
-            return False
+        operands.append(item.ref)
+        parts.append(item.slot)
     return True
 
 
+_NESTS = frozenset((tuple, list, dict, slice))
 _CONSTANTS = (
     bool,
     int,

@@ -149,19 +149,12 @@ def fill(template: Any, holes: Sequence[Any], shared: Callable[[SharedRef], Any]
 
 def shared_refs(template: Any) -> list[SharedRef]:
     """The parameters that a template names, in order."""
-    found: list[SharedRef] = []
-
-    def walk(item: Any) -> None:
-        if type(item) is SharedRef:
-            found.append(item)
-        elif type(item) in (tuple, list) or hasattr(item, "_fields"):
-            for inner in item:
-                walk(inner)
-        elif type(item) is dict:
-            walk(list(item.values()))
-
-    walk(template)
-    return found
+    if type(template) is SharedRef:
+        return [template]
+    items = template.values() if type(template) is dict else template
+    if type(template) not in (tuple, list, dict) and not hasattr(template, "_fields"):
+        return []
+    return [ref for item in items for ref in shared_refs(item)]
 
 
 class Draw(NamedTuple):
