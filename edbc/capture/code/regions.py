@@ -239,6 +239,10 @@ class _Unit(NamedTuple):
     is_last: bool
 
 
+_OPERANDS = frozenset("left right operand comparators elts value".split())
+"""Fields of operators, nests and views; an index stays as it is."""
+
+
 class _Form:
     """A region as it is put together."""
 
@@ -277,23 +281,14 @@ class _Form:
             return node
         if not self.outliner.is_operation(node) and not isinstance(node, ast.Tuple | ast.List | ast.Starred):
             return self._leaf(node)
-        made = copy.copy(node)
         if isinstance(node, ast.Call):
             return self._call(node)
-        if isinstance(node, ast.BinOp):
-            made.left, made.right = self.inside(node.left), self.inside(node.right)  # type: ignore[attr-defined]
-        elif isinstance(node, ast.UnaryOp):
-            made.operand = self.inside(node.operand)  # type: ignore[attr-defined]
-        elif isinstance(node, ast.Compare):
-            made.left = self.inside(node.left)  # type: ignore[attr-defined]
-            made.comparators = [self.inside(x) for x in node.comparators]  # type: ignore[attr-defined]
-        elif isinstance(node, ast.Tuple | ast.List):
-            made.elts = [self.inside(x) for x in node.elts]  # type: ignore[attr-defined]
+        made = copy.copy(node)
+        for field, value in ast.iter_fields(node):
+            if field in _OPERANDS:
+                setattr(made, field, [*map(self.inside, value)] if isinstance(value, list) else self.inside(value))
+        if isinstance(node, ast.Tuple | ast.List | ast.Attribute | ast.Starred | ast.Subscript):
             return made
-        else:
-            made.value = self.inside(node.value)  # type: ignore[attr-defined]
-            if isinstance(node, ast.Attribute | ast.Starred | ast.Subscript):
-                return made
         self._has_begun = True
         self.operations += 1
         self.only_call = None if self.operations > 1 else node
