@@ -27,18 +27,11 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 
+@dataclass(slots=True)
 class Result:
     """Place of output tensor `index` in what an instance returns."""
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int):
-        self.index = index
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Result and self.index == other.index
-
-    __hash__ = None  # type: ignore[assignment]
+    index: int
 
 
 @dataclass(frozen=True)
@@ -50,21 +43,14 @@ class Run:
     stop: int | None
 
 
+@dataclass(slots=True)
 class Stacked:
     """Place of one tensor whose rows are outputs `start` to `stop`, or to the instance's last one: a stack of them,
     which stand along dimension `at`."""
 
-    __slots__ = ("at", "start", "stop")
-
-    def __init__(self, start: int, stop: int | None, at: int = 0):
-        self.start = start
-        self.stop = stop
-        self.at = at
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Stacked and (self.start, self.stop, self.at) == (other.start, other.stop, other.at)
-
-    __hash__ = None  # type: ignore[assignment]
+    start: int
+    stop: int | None
+    at: int = 0
 
 
 def along(stack: torch.Tensor, at: int) -> torch.Tensor:
