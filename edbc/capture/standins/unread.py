@@ -18,6 +18,7 @@ and reads at once (`Recorder.reads_at_once`), as it is where forward keeps such 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from sys import getrefcount
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -38,18 +39,16 @@ _OWN_REFERENCES = 3
 """To what nobody else has while it is looked at: a list's, a variable's and an argument's."""
 
 
+@dataclass(slots=True, eq=False)
 class Site:
     """A place in the user's code that reads."""
 
-    __slots__ = ("at_once", "code", "where")
-
-    def __init__(self, where: str, code: CodeType | None):
-        self.where = where
-        """File and line."""
-        self.code = code
-        """Kept, as its identity is what the place is found by."""
-        self.at_once = False
-        """Whether it reads where it stands."""
+    where: str
+    """File and line."""
+    code: CodeType | None
+    """Kept, as its identity is what the place is found by."""
+    at_once: bool = False
+    """Whether it reads where it stands."""
 
 
 class Returned(tuple[Any]):
