@@ -590,12 +590,9 @@ class Shows:
 
     def operands(self, func: Any, one: Any, other: Any) -> tuple[Any, Any]:
         """Two arguments of a torch function, an instance's number as an operand where it may be one."""
-        if type(one) in NUMBERS and rules.name_of(func) in rules.NUMERIC:
-            operand = as_operand(one, other)
-            return (one if operand is None else operand), other
-        if type(other) in NUMBERS and rules.name_of(func) in rules.NUMERIC:
-            operand = as_operand(other, one)
-            return one, (other if operand is None else operand)
+        is_first = type(one) in NUMBERS
+        if (is_first or type(other) in NUMBERS) and rules.name_of(func) in rules.NUMERIC:
+            return (as_operand(one, other), other) if is_first else (one, as_operand(other, one))
         return one, other
 
     def look_up(self, table: Shared, index: Any) -> Any:

@@ -223,10 +223,10 @@ def _each(data: Any, name: str, kind: type) -> Any:
     return [_each(item, name, kind) for item in data]
 
 
-def as_operand(number: Any, other: Any) -> Value | None:
-    """What a number is to an element-wise function of it and another operand; None where it has to be asked."""
+def as_operand(number: Any, other: Any) -> Any:
+    """What a number is to an element-wise function of it and another operand: itself where it has to be asked."""
     if type(other) is not Value or not other.dtype.is_floating_point:
-        return None
+        return number
     return number.as_operand(torch.float32 if other.dtype.itemsize < 4 else other.dtype)
 
 
