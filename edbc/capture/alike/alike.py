@@ -80,8 +80,6 @@ FEW = 96
 bring, or no other is: large ones come again less often, and recording them for others takes longest."""
 TOGETHER = 4
 """Attempts with a mini-batch's new keys at once, before each is tried alone."""
-FAILED = 1
-"""Instances that an attempt which fails counts as."""
 
 _FAILED = object()
 
@@ -379,7 +377,7 @@ class Alike:
         for (of, _), mould in zip(firsts, moulds or (), strict=False):
             if of.pattern in self._patterns:  # more new ones than are kept may have come since
                 self._moulds.add(self._key(of), mould)
-        self.looked += FAILED * (moulds is None)
+        self.looked += moulds is None  # as an instance more
         return moulds is not None
 
     def _has_new(self, mould: Mould) -> bool:
