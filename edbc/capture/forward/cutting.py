@@ -21,7 +21,6 @@ Definitions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
@@ -203,8 +202,7 @@ def _known(recorder: Recorder, parts: Parts, detached: Any) -> Known:
     if known is None or known.structure.graph.types is not table.graph_types():
         from edbc.capture.forward.build import structure_of
 
-        recording = replace(
-            recorder.finish([]),
+        recording = recorder.finish([]).changed(
             entries=parts.entries,
             refs=parts.refs,
             external_source=parts.sources,

@@ -109,7 +109,7 @@ def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], a
             refuse("a vertex function changed a tensor in place", "write the result to a new variable (h = h + x)")
     values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]
     recording = recorder.finish([_recorded(recorder, value) for value in values])
-    built = build(replace(recording, table=gathered.table()))
+    built = build(recording.changed(table=gathered.table()))
     return _Reading(built, gathered, pulls).fragment([name for name, _ in vertex.pushed])
 
 
