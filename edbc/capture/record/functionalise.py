@@ -312,7 +312,7 @@ class Changes:
 
     def has_stand_in(self, arguments: Iterable[Any]) -> bool:
         """Whether some real tensor among the arguments, or in their nests, has a stand-in."""
-        for item in arguments:
+        for item in arguments if self._stand_ins else ():
             kind = type(item)
             if kind is torch.Tensor:
                 if id(item) in self._stand_ins or id(self._base(item)) in self._stand_ins:
@@ -328,10 +328,6 @@ class Changes:
     def stand_for(self, tensor: torch.Tensor, name: Any) -> None:
         """Let a stand-in stand in a fresh tensor's place."""
         self._stand_ins[id(tensor)] = tensor, name
-
-    def stands(self) -> bool:
-        """Whether any real tensor has a stand-in."""
-        return bool(self._stand_ins)
 
     def name_of(self, item: Any) -> Any:
         """The name that is changed when torch is told to change `item`."""
@@ -459,7 +455,7 @@ class KeepsBooks(TorchFunctionMode):
         changes, kwargs = self.rec.books, kwargs or {}
         if changes is None:
             return func(*args, **kwargs)
-        if changes.stands() and (changes.has_stand_in(args) or (kwargs and changes.has_stand_in(kwargs.values()))):
+        if changes.has_stand_in((args, kwargs)):
             args, kwargs = mapped(changes.stand_in, (args, kwargs))
             if func is torch.Tensor.__getitem__:
                 args = args[0], as_python_has_it(args[1])
