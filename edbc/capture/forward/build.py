@@ -353,7 +353,7 @@ def _only(
     return (
         entries[kept],
         np.where(refs >= 0, new_value[np.maximum(refs, 0)], refs),
-        np.where(result_refs >= 0, new_value[result_refs], result_refs),
+        np.where(result_refs >= 0, new_value[np.maximum(result_refs, 0)], result_refs),
     )
 
 

@@ -241,6 +241,22 @@ def test_an_aborted_attempt_keeps_what_the_users_objects_refer_to() -> None:
     assert graph_of(seeded(Kept), [3000]).num_nodes > 6000
 
 
+class ReturnsWhatNobodyComputes(Base):
+    """A result of parameters alone, after an attempt that a change through a view has ended."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        h = self.join(self.start, self.start)
+        seen = h[:2]
+        h *= 2.0
+        return seen, torch.cat([h, *(x * i for i in range(40))]), torch.tanh(self.start)
+
+
+def test_an_aborted_attempt_goes_with_more_constants_than_values() -> None:
+    """Externals that forward returns are no values by their numbers: compiling ended with IndexError."""
+    instances = [torch.randn(SIZE, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    require_parity(seeded(ReturnsWhatNobodyComputes), instances)
+
+
 NODES = {"tree_lstm": 2396, "tree_lstm_2type": 2396}
 
 
