@@ -365,10 +365,14 @@ class Changes:
 
 
 def makes_memory(operation: Operation, shared_meta: Callable[[SharedRef], torch.Tensor]) -> bool:
-    """Whether each result of a torch function is memory of its own, which no operand and no other result shows."""
+    """Whether each result of a torch function is memory of its own, which no operand and no other result shows. Where
+    it takes no zeros (a singular matrix, a mask that shows less than what is written), as its schema tells."""
     args, kwargs = filled_by(torch.zeros, operation.template, operation.slots, shared_meta)
     given = {x.untyped_storage()._cdata for x in flat((args, kwargs)) if isinstance(x, torch.Tensor)}
-    made = flat(operation.call(*args, **kwargs))  # type: ignore[misc]
+    try:
+        made = flat(operation.call(*args, **kwargs))  # type: ignore[misc]
+    except Exception:
+        return rules.makes_memory(operation.name)
     memory = [x.untyped_storage()._cdata for x in made if isinstance(x, torch.Tensor)]
     return given.isdisjoint(memory) and len({*memory}) == len(memory)
 

@@ -574,3 +574,32 @@ def test_writing_looks_at_one_constant_and_not_at_all(monkeypatch: pytest.Monkey
     require_equal_gradients(net, leaves, tolerance=1e-5)
     monkeypatch.setattr(Pool, "__iter__", None)
     captured(model, instances)
+
+
+class WritingByMasks(nn.Module):
+    """What each kind of an instance's rows gives, written where its mask shows; an inverse beside views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kinds = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, instance: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        x, kinds = instance
+        made = torch.zeros(len(x), 4)
+        for kind, linear in enumerate(self.kinds):
+            mask = kinds == kind
+            if mask.sum() > 0:
+                made[mask] = torch.relu(linear(x[mask]))
+        first = made[0]
+        made[:, 1] += 1
+        return first * torch.linalg.inv(made.t() @ made + torch.eye(4))
+
+
+def test_functions_that_take_no_zeros_may_stand_beside_views() -> None:
+    """Whether they give memory of their own was asked of zeros: a mask that shows nothing, and a singular matrix."""
+    rng = torch.Generator().manual_seed(0)
+    instances = [
+        (torch.randn(n, 4, generator=rng), torch.randint(0, 2, (n,), generator=rng)) for n in (3, 4, 5, 3, 4, 5, 3, 4)
+    ]
+    net = require_parity(seeded(WritingByMasks), instances)
+    require_equal_gradients(net, instances, tolerance=1e-4)
