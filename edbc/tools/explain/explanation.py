@@ -47,6 +47,8 @@ STATES_SAY = {
 """What the texts of states mean, by encoding."""
 FIGURES = ("nodes", "batches", "least", "mean", "largest", "time", "bytes", "runs")
 """Columns of `Explanation.figures`."""
+STEP_FIGURES = ("size", "state", "seconds", "moved_bytes", "gathered_bytes")
+"""Of a batch, in JSON."""
 
 
 @dataclass(frozen=True)
@@ -227,8 +229,7 @@ def _recorded(training: dict[str, Any]) -> dict[str, Any]:
 
 
 def _type_json(facts: TypeFacts) -> dict[str, Any]:
-    content = {name: getattr(facts, name) for name in facts.__dataclass_fields__}
-    return {**content, "generic": list(facts.generic), "mean": facts.mean}
+    return {**asdict(facts), "generic": list(facts.generic), "mean": facts.mean}
 
 
 def _layout_json(layout: CellLayout) -> dict[str, Any]:
@@ -275,19 +276,9 @@ def _observed_json(observed: Observation) -> dict[str, Any]:
             "scheduling": observed.scheduling_seconds,
             "execution": observed.execution_seconds,
         },
-        "parts": [
-            {"type": part.type, "part": part.part, "rows": part.rows, "batches": part.batches, "seconds": part.seconds}
-            for part in observed.parts
-        ],
+        "parts": [asdict(part) for part in observed.parts],
         "schedule": [
-            {
-                "type": names[step.kind],
-                "size": step.size,
-                "state": step.state,
-                "seconds": step.seconds,
-                "moved_bytes": step.moved_bytes,
-                "gathered_bytes": step.gathered_bytes,
-            }
+            {"type": names[step.kind], **{name: getattr(step, name) for name in STEP_FIGURES}}
             for step in observed.steps
         ],
     }
