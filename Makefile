@@ -53,7 +53,7 @@ test-reach: venv ## add Ray (0.3 GB) and run the tests that start torchrun, Ray,
 
 loops: venv ## record anew which native loops first runs call, and with which types (wheels bring them)
 	rm -rf build/loops
-	$(BIN)/python -m edbc.tools.loops "run plans/tree_lstm.yaml --limit 32" "compile models/tree_lstm.py -o build/tree.yaml" \
+	$(BIN)/python tests/native/called_loops.py "run plans/tree_lstm.yaml --limit 32" "compile models/tree_lstm.py -o build/tree.yaml" \
 	  "train models/tree_lstm.py build/tree.yaml --epochs 1 --limit 64 --output build/loops" \
 	  "compile models/lstm_lm.py -o build/lm.yaml --time-limit 5" $(LOOPS_OF:%="run plans/%.yaml --limit 32") > build/loops.txt
 	mv build/loops.txt edbc/native/loops.txt

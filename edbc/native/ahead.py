@@ -2,7 +2,7 @@
 
 With nothing kept a first mini-batch waits for numba, one function after the other, though the types that these
 functions are called with are known before there is a mini-batch, and depend on no model: `LISTED` names them, one line
-a function and its types, as `python -m edbc.tools.loops` records them from runs. What is listed is compiled
+a function and its types, as `make loops` records them from runs. What is listed is compiled
 
 - when edbc is published, for a level of processors, into the files that come with it (`edbc.native.shipped`):
   `python -m edbc.native.ahead --ship`;

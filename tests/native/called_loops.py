@@ -1,9 +1,9 @@
 """Records the graph loops that first runs call, with the types of their arguments: `edbc.native.ahead`'s list.
 
-`python -m edbc.tools.loops COMMAND ...` runs commands of edbc in this process (each one word: "run plans/tree.yaml"),
-and prints a line for each native function of edbc that was called from Python and the types that it was called with:
-what an earlier command calls first, an empty line between commands, and of one what takes longest to compile, by the
-size of its machine code.
+`python tests/native/called_loops.py COMMAND ...` runs commands of edbc in this process (each one word:
+"run plans/tree.yaml"), and prints a line for each native function of edbc that was called from Python and the types
+that it was called with: what an earlier command calls first, an empty line between commands, and of one what takes
+longest to compile, by the size of its machine code.
 Of kernels that were kept from an earlier run, that is: one that is compiled now also brings those that it calls, which
 need no line, as they are compiled with it.
 """
