@@ -279,16 +279,15 @@ class KeptCall(NamedTuple):
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
     def value(place: Any) -> Any:
-        source, is_size = place.source, type(place) is Many
+        source, kind = place.source, type(place)
         if source >= 0:
             refs = results[source]
         else:
             first, step, count = flat[-3 - 3 * source : -3 * source]
-            refs = range(count) if is_size else range(first, first + (step or 1) * count, step or 1)
-        if is_size:
+            refs = range(count) if kind is Many else range(first, first + (step or 1) * count, step or 1)
+        if kind is Many:
             return len(refs)
-        is_row = type(place) is Rows
-        if not is_row:
+        if kind is One:
             return value_of(rec, refs.start, place.slot)
         made = Ragged(rec, refs, place.slot, place.at)
         made.is_own = place.is_own

@@ -18,7 +18,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -233,12 +233,8 @@ class _Reader:
 def _one(labels: Sequence[Any]) -> Any:
     """What all items of a column have. Raises _Differ where they have not."""
     if labels.count(labels[0]) < len(labels):
-        _differ(labels)
+        raise _Differ(labels)
     return labels[0]
-
-
-def _differ(labels: Sequence[Any]) -> NoReturn:
-    raise _Differ(labels)
 
 
 def width_of(item: Sequence[Any]) -> int:
