@@ -46,7 +46,7 @@ from edbc.plan.schema import (
     Text,
 )
 from edbc.plan.verify import IN_MEMORY, Place, in_memory, is_plain_name, verify_model_path
-from edbc.plan.writer import document_text, write_document, write_plan
+from edbc.plan.writer import document_text, write_document
 
 Where = Callable[[], str]
 """Gives the place of a fault, which takes a pass over the text."""
@@ -367,11 +367,3 @@ def static_plan_text(plan: StaticPlan) -> str:
 def write_static_plan(plan: StaticPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan whole or not at all. Raises PlanError for one that is not valid or cannot be written."""
     write_document(path, static_plan_text(plan), lambda text, where: parse_static_plan(text, where) == plan)
-
-
-def write_any_plan(plan: Plan | StaticPlan, path: str | os.PathLike[str]) -> None:
-    """Write a plan of either kind."""
-    if isinstance(plan, StaticPlan):
-        write_static_plan(plan, path)
-    else:
-        write_plan(plan, path)

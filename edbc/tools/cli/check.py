@@ -67,15 +67,13 @@ def _print(outcome: Outcome) -> None:
 
 def _update(outcome: Outcome, accept_regression: bool) -> bool:
     """Write what compiling again gave; False when there is nothing to write or it would worsen a guard."""
-    from edbc.plan.static import write_any_plan
-
     if outcome.renewed is None or outcome.error is not None:
         return False
     worse = [f for f in outcome.findings if f.status == "regressed"]
     if worse and not accept_regression:
         click.echo(f"     not updated: it would worsen {worse[0].what}; say --accept-regression to do so", err=True)
         return False
-    write_any_plan(outcome.renewed, outcome.path)
+    outcome.renewed.save(outcome.path)
     click.echo(f"     updated {outcome.path}", err=True)
     return True
 
