@@ -65,7 +65,8 @@ def bound(model: nn.Module, instances: Sequence[Any], cells: str = "marked", row
     ragged = () if rows is None else ragged_classes(sample) if rows else None
     marked = () if cells == "marked" else None
     found = decide(sample, Decisions(marked, ragged, None if cells == "auto" else ()))
-    view, table, _, parts, _ = sample.recorded_by(*found.of(model, code)) if found.patterns else sample.taken(found)
+    taken = sample.taken(found) if cells == "marked" else sample.recorded_by(*found.of(model, code))
+    view, table, _, parts, _ = taken
     recorded = [replace(part.graph, types=table.graph_types()).lint() for part in parts]
     types, present = planned_types(table, recorded) if any(g.num_nodes for g in recorded) else ((), ())
     graphs = [_with_types(graph, types, present) for graph in recorded if graph.num_nodes]

@@ -50,6 +50,7 @@ from edbc.capture.record.functionalise import changing as changing_name
 from edbc.capture.record.lookup import looked_up, looks_up_numbers
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
+from edbc.capture.record.signature import written
 from edbc.capture.record.special import embedded
 from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs, through
 from edbc.capture.semantics.autocast import State, entered
@@ -150,6 +151,10 @@ def is_leaf(module: nn.Module) -> bool:
     return is_torchs and not computes_weight(module)
 
 
+SharedTraces = dict[Any, CellTrace | Exception]
+"""Of operations as they are written, and why there is none."""
+
+
 class ModelView:
     """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""
@@ -164,6 +169,7 @@ class ModelView:
         self.model = model
         self.needs_data = needs_data
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
+        self._shared_traces: SharedTraces | None = None
         self._spare: dict[tuple[int, bool, bool], _Spare] = {}
         """Shadows of modules whose methods are closed, so that no trace leaves anything on them."""
         self._modules = list(model.named_modules())
@@ -451,14 +457,36 @@ class ModelView:
         """What a cell draws, in order."""
         return self.trace(operation).draws
 
+    def share_traces(self, traces: SharedTraces) -> None:
+        """Take traces that other views have made, and leave those of this one, while nothing of the model changes. They
+        compute the same; where other regions are cells (`_outlined`), their operations may stand in another order, so
+        nothing is to run by them."""
+        self._shared_traces = traces
+
     def trace(self, operation: Operation, evaluating: bool = False) -> CellTrace:
         """The operations of a cell, module or function for operands of the given slots; in eval mode where it is
         `evaluating`, whatever the model's mode is."""
         known = self._traces.get((operation, evaluating))
         if known is None:
-            with ExitStack() as lent:
-                known = self._traces[operation, evaluating] = self._trace(operation, evaluating, lent)
+            known = self._traces[operation, evaluating] = self._found_or_made(operation, evaluating)
         return known
+
+    def _found_or_made(self, operation: Operation, evaluating: bool) -> CellTrace:
+        traces = self._shared_traces
+        if traces is None or operation.members:
+            with ExitStack() as lent:
+                return self._trace(operation, evaluating, lent)
+        key = self.ragged, evaluating, written(operation)
+        if key not in traces:
+            try:
+                with ExitStack() as lent:
+                    traces[key] = self._trace(operation, evaluating, lent)
+            except EdbcError as error:
+                traces[key] = type(error)(*error.args)  # without its frames
+        found = traces[key]
+        if isinstance(found, CellTrace):
+            return found
+        raise found
 
     def _trace(self, operation: Operation, evaluating: bool, lent: ExitStack, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from edbc.base.graph import NodeType, ValueClass
 from edbc.capture.standins.standin import Slot, class_of
+
+if TYPE_CHECKING:
+    from edbc.capture.record.table import Operation
 
 
 def item_text(item: Any) -> str:
@@ -43,6 +46,13 @@ def constants_text(template: Any, slots: tuple[Slot, ...], plain_call: bool = Fa
     if text == plain and (plain_call or slots):
         text = ""
     return "; ".join(part for part in (text, views) if part)
+
+
+def written(operation: Operation) -> tuple[Any, ...]:
+    """What operations of several tables have in common that compute the same."""
+    slots = tuple(slot.text for slot in operation.slots)
+    text = arguments_text(operation.template)
+    return operation.kind, operation.name, operation.call, text, slots, operation.draws, operation.autocast
 
 
 def view_text(name: str, template: Any) -> str:

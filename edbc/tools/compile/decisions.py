@@ -53,7 +53,7 @@ from edbc.capture.code.automatic import (
     cost_of,
 )
 from edbc.capture.code.regions import Regions
-from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.code.shadow import ModelView, SharedTraces, recording_shadow
 from edbc.capture.code.work import num_operations, work_of_call
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.patterns.fusions import Planned, patterns_of
@@ -116,18 +116,21 @@ class Sample:
         self.model, self.code, self.instances = model, code, instances
         self.natives = Natives()
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], _Recorded] = {}
+        self._traces: SharedTraces = {}
 
     def recorded(self, ragged: tuple[str, ...] = (), names: frozenset[str] = frozenset()) -> _Recorded:
         """With these classes ragged and the methods of these names as cells."""
         known = self._known.get((ragged, names))
         if known is None:
             view = ModelView(self.model, automatic=names, ragged=ragged, code=self.code)
+            view.share_traces(self._traces)
             sizes: Sizes | None = None if ragged or names else {}
             known = self._known[ragged, names] = self.recorded_by(view, TypeTable(), sizes)
         return known
 
     def taken(self, decided: Decided) -> _Recorded:
-        """As has been decided but for patterns; the table may get more types, so nobody else is given the same."""
+        """As has been decided but for patterns; the table may get more types, so nobody else is given the same. Cells
+        may be traced as in another trial (`ModelView.share_traces`)."""
         way = decided.ragged, frozenset(decided.automatic)
         self.recorded(*way)
         return self._known.pop(way)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -196,3 +197,51 @@ def test_one_thread_runs_what_is_read_while_compiling(monkeypatch: pytest.Monkey
 
     assert len(recorded.parts) == 2
     assert counts == [1]
+
+
+class Layers(nn.Module):
+    """A cell in a cell, one that is none, and lines between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.outer = Series(), nn.Linear(SIZE, SIZE)
+
+    def branch(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else self.outer(x)
+
+    def step(self, x: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        gate = torch.sigmoid(self.outer(x) + h)
+        return torch.tanh(self.inner(gate.view(1, 2, 2))).flatten()[:SIZE] * gate
+
+    def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
+        h = torch.zeros(SIZE)
+        for x in xs:
+            h = self.step(x, h) + torch.relu(self.outer(h)) * x
+        return self.branch(h)
+
+
+def test_trials_share_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trial records with other cells, and what one has traced, or found to be no cell, no other traces again; what
+    is decided is the same."""
+    model = Layers().eval()
+    instances = [[torch.randn(SIZE, generator=torch.Generator().manual_seed(n)) for _ in range(n)] for n in range(1, 5)]
+    traced: list[int] = []
+    trace = ModelView._trace
+
+    def counted(self: ModelView, *given: Any, **named: Any) -> Any:
+        traced.append(1)
+        return trace(self, *given, **named)
+
+    monkeypatch.setattr(ModelView, "_trace", counted)
+
+    def decided() -> tuple[Any, int]:
+        traced.clear()
+        found = decide(Sample(model, Regions(model, Closed(model)), instances), Decisions())
+        return found, len(traced)
+
+    shared, few = decided()
+    monkeypatch.setattr(ModelView, "share_traces", lambda *_: None)
+    alone, many = decided()
+
+    assert shared == alone
+    assert 3 * few < 2 * many
