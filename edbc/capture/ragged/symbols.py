@@ -103,30 +103,12 @@ def untold(self: Any, *_: Any, **__: Any) -> NoReturn:
     raise CannotKeep
 
 
-class Sized(Lazy):
-    """A stand-in with sizes that are symbols: what a tensor tells of itself follows from its shape and dtype."""
-
-    __slots__ = ()
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return self.ndim
-
-    def size(self, dim: int | None = None) -> Any:
-        """Shape, or one dimension of it."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def is_floating_point(self) -> bool:
-        """True for floating dtypes."""
-        return self.dtype.is_floating_point
-
-
 def _sizes_of(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of `view` and its like, which may be one tuple."""
     return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
 
 
-class Index(Sized):
+class Index(Lazy):
     """Indices of the instance's: a vector, or a matrix of few rows or columns, each a vector."""
 
     __slots__ = ("along", "rec", "tensor", "vectors")
@@ -484,7 +466,7 @@ class Line(_Matrix):
     t = unbind = untold
 
 
-class Mask(Sized):
+class Mask(Lazy):
     """A tensor whose every element is told by sizes alone: `told` are a diagonal of its last two dimensions, the number
     up to it and the number above. Of its dimensions some are symbols. See `ragged.masks`."""
 

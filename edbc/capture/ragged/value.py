@@ -47,7 +47,7 @@ from edbc.capture.ragged.program import (
     Triple,
     triple,
 )  # fmt: skip
-from edbc.capture.ragged.symbols import Size, Sized
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
 
@@ -140,7 +140,7 @@ class Whole(NamedTuple):
         return rec.whole(self.shared)
 
 
-class Ragged(Sized):
+class Ragged(Lazy):
     """Definition (1)."""
 
     __slots__ = ("at", "is_own", "rec", "refs", "row")

@@ -295,9 +295,19 @@ class Symbol:
         ask = getattr(torch.Tensor, "requires_grad").__get__  # noqa: B009
         return self.rec.function(ask, (self,), {}, name="requires_grad")
 
-    dim, size, numel = _of_meta(torch.Tensor.dim), _of_meta(torch.Tensor.size), _of_meta(torch.Tensor.numel)
-    is_floating_point, is_complex = _of_meta(torch.Tensor.is_floating_point), _of_meta(torch.Tensor.is_complex)
-    __len__ = _of_meta(len)
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self.ndim
+
+    def size(self, dim: int | None = None) -> Any:
+        """Shape, or one dimension of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def is_floating_point(self) -> bool:
+        """True for floating dtypes."""
+        return self.dtype.is_floating_point
+
+    numel, is_complex, __len__ = _of_meta(torch.Tensor.numel), _of_meta(torch.Tensor.is_complex), _of_meta(len)
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self[i] for i in range(len(self))])

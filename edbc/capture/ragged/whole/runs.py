@@ -20,7 +20,7 @@ import torch
 
 from edbc.capture.ragged.program import ONE, RUN, SEGMENTED, CannotKeep, RunOf, triple
 from edbc.capture.ragged.rows import rows_of
-from edbc.capture.ragged.symbols import Size, Sized
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, filled, one_step
 from edbc.capture.ragged.whole.function import (
     Apply,
@@ -138,7 +138,7 @@ def _evaluated_by(root: Any, places: tuple[int, ...]) -> type[Evaluated]:
     return known
 
 
-class Pairs(Sized):
+class Pairs(Lazy):
     """A value of two ragged dimensions: an expression. `dims` has the symbol of each dimension, or its size as a
     negative number less one."""
 
