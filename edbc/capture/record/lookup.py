@@ -11,7 +11,6 @@ over as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,13 +86,9 @@ def look_up_one(words: Any, number: Any) -> Any:
     return words(torch.tensor([number])) if found is None else found
 
 
-def looks_up_numbers(recorder: Any, module: nn.Embedding) -> None:
-    """Let a recording nn.Embedding give rows for numbers."""
-    module.__dict__[_ROWS] = _rows_by_number(recorder, module)
-
-
-def _rows_by_number(recorder: Any, module: Any) -> Callable[[Any], Any]:
-    """What gives the row of a number, or the rows of a list of them; None where a tensor must be made."""
+def looks_up_numbers(recorder: Any, module: Any) -> None:
+    """Let a recording nn.Embedding give the row of a number, or the rows of a list of them; None where a tensor must be
+    made."""
     tables: list[Shared] = []
     slot_of_one: list[Slot] = []
 
@@ -119,4 +114,4 @@ def _rows_by_number(recorder: Any, module: Any) -> Callable[[Any], Any]:
             return table._many(numbers) if min(numbers) >= 0 and max(numbers) < table.rows else None
         return None
 
-    return rows
+    module.__dict__[_ROWS] = rows

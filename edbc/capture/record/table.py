@@ -359,12 +359,8 @@ class TypeTable:
     def add_planned(self, index: int, draft: NodeType, sites: Iterable[str]) -> int:
         """The plan's type of this index, known from now on, whatever its sizes."""
         with self.lock:
-            self.types[index] = replace(draft, name=self._known_names[index])
             self._type_of_signature[draft.signature] = index
-            self._graph_types = None
-            for site in sites:
-                self.add_site(index, site)
-            return index
+            return self.add_type(draft, sites)
 
     def planned(self, index: int) -> int | None:
         """The type of the plan that a type is, or is a variant of."""
