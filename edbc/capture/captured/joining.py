@@ -72,12 +72,9 @@ def same_parts(one: Part, other: Part) -> bool:
     return (
         (one.words, one.nest) == (other.words, other.nest)
         and [source for source, _ in one.constants] == [source for source, _ in other.constants]
-        and all(_equal(a, b) for (_, a), (_, b) in zip(one.constants, other.constants, strict=True))
+        and all(len(a) == len(b) for (_, a), (_, b) in zip(one.constants, other.constants, strict=True))
+        and all(all(map(torch.equal, a, b)) for (_, a), (_, b) in zip(one.constants, other.constants, strict=True))
     )
-
-
-def _equal(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 def capture_each(

@@ -841,11 +841,8 @@ def _made_of_nothing(kind: type[nn.Module]) -> nn.Module | None:
         torch.set_rng_state(state)
         return None
     own = [value for name, value in vars(made).items() if name not in vars(nn.Module())]
-    return made if not made._parameters and not made._buffers and not made._modules and _are_plain(own) else None
-
-
-def _are_plain(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, _PLAIN) for value in values)
+    is_plain = all(isinstance(value, _PLAIN) for value in own)
+    return made if not made._parameters and not made._buffers and not made._modules and is_plain else None
 
 
 def _stays(found: Any) -> bool:

@@ -177,7 +177,8 @@ class ModelView:
         self.regions = Regions(model, Closed(model)) if code is None else code
         """What is known of the code, which another view of the same model may have read."""
         self._changing = self._names_that_change()
-        self._caches = {path: self._caches_of(module) for path, module in self._modules}
+        spaces = ((path, vars(module)) for path, module in self._modules)
+        self._caches = {path: {name: of[name] for name in self.steady_caches & of.keys()} for path, of in spaces}
         """What instances find of caches (`code.assigned`), by the path of a module and name."""
         self._state = [_state(module, self._changing) for _, module in self._modules]
         self._glance = _Glance([module for _, module in self._modules], self._changing)
@@ -208,9 +209,6 @@ class ModelView:
     def steady_caches(self) -> frozenset[str]:
         """Names of caches whose items nobody changes."""
         return frozenset(name for name in self.closed.caches if ITEMS + name not in self.closed.assigned)
-
-    def _caches_of(self, module: nn.Module) -> dict[str, Any]:
-        return {name: vars(module)[name] for name in self.steady_caches & vars(module).keys()}
 
     def _names_that_change(self) -> frozenset[str]:
         """Of attributes in whose lists and dicts tensors stand, those that code which forward may reach changes, or
