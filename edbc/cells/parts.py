@@ -28,10 +28,10 @@ When it pays. A product over few rows is bound by reading its weights, so a batc
 the product would. Halves take K multiplications per element out of every batch but one per chunk, and out of every node
 that shares another's; they cost a write and a read of each element for every node, a copy of it where parts are shared,
 preparing a graph with more nodes, and a fixed amount per mini-batch. `SplitCell.pays` weighs them with constants taken
-from the measurements in docs/performance.md, for weights in a cache: an LSTM of hidden size 128 gains below some 10
-rows per batch, once it has enough batches, and with any number of rows once half of its products are shared; one of 256
-below some 30. Weights of more than NEAR_BYTES count more. Where products are slower beside everything else, parts gain
-more than the rule says. It reads sizes and counts only, never a clock. On a device others hold (`ON_DEVICE`).
+from measurements (docs/performance-execution.md), for weights in a cache: an LSTM of hidden size 128 gains below some
+10 rows per batch, once it has enough batches, and with any number of rows once half of its products are shared; one of
+256 below some 30. Weights of more than NEAR_BYTES count more. Where products are slower beside everything else, parts
+gain more than the rule says. It reads sizes and counts only, never a clock. On a device others hold (`ON_DEVICE`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ ON_CPU = Rates(1.0, 0.0, 0.24, 7.0, 3.0, 250_000.0)
 ON_DEVICE = Rates(0.0, 18_500.0, 0.0054, 0.0, 0.0, 116_000.0)
 """A device multiplies so fast that what counts is preparing more nodes, which the host does: lattices and translation
 of hidden size 128 in mini-batches of 32 took longer in parts though the device took less time, lattices of hidden size
-512 in mini-batches of 256 did not (docs/performance.md)."""
+512 in mini-batches of 256 did not (docs/performance-execution.md)."""
 
 
 @dataclass(frozen=True, eq=False)
