@@ -156,7 +156,7 @@ class Cutting:
         """
         recorder = self.recorder
         detached = recorder.detached()
-        parts = self._parts(live, wanted, aborted, not len(detached))
+        parts = self._parts(live, wanted, aborted, recorder.lets_wait and not len(detached))
         if parts.foreign >= 0:
             from edbc.capture.forward.build import refuse_foreign
 

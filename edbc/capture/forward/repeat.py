@@ -59,7 +59,7 @@ def require_repeatable(
     if True not in used[1].numbers.values():  # how a call's numbers are recorded hangs on those met before
         shadows.append(_fresh(view, table, used[1], instances, run_segment))
     for _, recorder in shadows:
-        recorder.remembers = True
+        recorder.remembers, recorder.lets_wait = True, False  # what waits depends on what was read before
     try:
         if has_caches:  # others are to find what all have left
             with unchanged(instances):
@@ -70,7 +70,7 @@ def require_repeatable(
             ]
     finally:
         for _, recorder in shadows:
-            recorder.remembers = False
+            recorder.remembers, recorder.lets_wait = False, True
     for number in asked:
         for again in passes[1:]:
             line = _first_difference(passes[0][number], again[number])

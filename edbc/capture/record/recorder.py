@@ -182,13 +182,13 @@ class Recorder:
     __slots__ = (
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
-        "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast",
-        "before_books", "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described",
-        "descriptions", "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
-        "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_runs",
-        "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home",
-        "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
-        "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves",
+        "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast", "before_books",
+        "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described", "descriptions",
+        "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
+        "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
+        "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment",
+        "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
+        "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves", "lets_wait",
         "literals", "looks", "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack",
         "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps",
         "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading",
@@ -239,6 +239,8 @@ class Recorder:
         definition (5))."""
         self.remembers = False
         """Whether each instance finds what the one before has left of these."""
+        self.lets_wait = True
+        """Whether nodes may wait for a later segment (`forward.cutting`)."""
         self.drawn_operands: list[Value] = []
         self.drawn_classes: list[ValueClass] = []
         """In a cell: operands for what it draws; the classes of those that were not known beforehand."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from helpers import require_parity, seeded
+from torch import nn
 
 import edbc
 from edbc.errors import UnsupportedError
@@ -163,3 +166,35 @@ def test_a_cell_that_is_called_in_too_many_ways_remembers_nothing(
 
     assert whole.plan.automatic
     assert not few.plan.automatic
+
+
+class ReadsLater(nn.Module):
+    """Steps that decide by one value, look at another one later, and keep what nobody has read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.functions = [torch.tanh, torch.exp, torch.sin, torch.neg]
+
+    def forward(self, instance: tuple[torch.Tensor, int]) -> torch.Tensor:
+        h, kept, found = self.linear(instance[0]), [], []
+        for _ in range(4):
+            kept.append(torch.relu(h))
+            value = h
+            for function in self.functions * instance[1]:
+                value = function(value)
+            later = value.mean().item()
+            h = h * 0.5 if h.sum().item() > 0 else -h
+            found.append(later)
+            if max(found) > 1:
+                h = h + 1
+        return torch.stack(kept)
+
+
+def test_what_waits_for_company_is_no_difference() -> None:
+    """Values that have been read before run at once, others wait for company up to a limit: what is left of an instance
+    for its last segment hangs on what ran before, and not on forward."""
+    rng = torch.Generator().manual_seed(0)
+    instances = [(torch.randn(4, generator=rng), 2 if i == 0 else 1) for i in range(4)]
+    require_parity(seeded(ReadsLater), instances)
+    edbc.compile(seeded(ReadsLater), instances)
