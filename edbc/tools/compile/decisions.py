@@ -117,6 +117,7 @@ class Sample:
         self.natives = Natives()
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], _Recorded] = {}
         self._traces: SharedTraces = {}
+        self._kernels: dict[str, Any] = {}
 
     def recorded(self, ragged: tuple[str, ...] = (), names: frozenset[str] = frozenset()) -> _Recorded:
         """With these classes ragged and the methods of these names as cells."""
@@ -140,7 +141,7 @@ class Sample:
         shadow, recorder = recording_shadow(view, table)
         recorder.sizes = sizes
         with unchanged(self.instances):
-            run_segment = SegmentsUnplanned(self.model, view, table)
+            run_segment = SegmentsUnplanned(self.model, view, table, self._kernels)
             parts = run_segment.taken(capture(shadow, recorder, self.instances, run_segment))
         return _Recorded(view, table, recorder, parts, sizes)
 

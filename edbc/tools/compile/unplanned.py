@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -22,12 +22,13 @@ class SegmentsUnplanned:
     """What executes segments: the types of a table run as they are defined. `captures` are the segments so far.
 
     One thread runs them: they are calls of few rows, for each of which others would have to be waked and waited for.
-    Where other processes have the cores, one call of index_add took 7.8 ms by two threads and 0.04 by one.
+    Where other processes have the cores, one call of index_add took 7.8 ms by two threads and 0.04 by one. `kernels` of
+    the same model, by signature, are taken, and get those that are made.
     """
 
-    def __init__(self, model: nn.Module, view: ModelView, table: TypeTable):
+    def __init__(self, model: nn.Module, view: ModelView, table: TypeTable, kernels: dict[str, Any] | None = None):
         self.captures: list[Capture] = []
-        self._of = model, view, table
+        self._of = model, view, table, {} if kernels is None else kernels
         self._net: Net | None = None
 
     @torch_threads(1)
@@ -35,7 +36,7 @@ class SegmentsUnplanned:
         """See `edbc.capture.forward.cutting.RunSegment`."""
         self.captures.append(captured)
         if self._net is None:
-            self._net = _without_plan(*self._of)
+            self._net = _Unplanned(*self._of)
         return self._net.execute(self._net.prepare_captured(captured))
 
     def taken(self, last: Capture) -> list[Capture]:
@@ -44,17 +45,27 @@ class SegmentsUnplanned:
         return segments
 
 
-def _without_plan(model: nn.Module, view: ModelView, table: TypeTable) -> Net:
-    plan = Plan(
-        edbc="",
-        model=ModelRef("", "", {}, 0),
-        trained_on=TrainedOn("sample", (), 0, 0, 0),
-        requirements=(),
-        types=(),
-        policy=PlanPolicy("critical", None, "critical", {}, {}),
-        cells={},
-        guards={},
-    )
-    net = Net(plan, model, rebind=False, backend="reference")
-    net.view, net.table, net._has_warned = view, table, True
-    return net
+class _Unplanned(Net):
+    """One whose types run as they are defined."""
+
+    def __init__(self, model: nn.Module, view: ModelView, table: TypeTable, kernels: dict[str, Any]):
+        plan = Plan(
+            edbc="",
+            model=ModelRef("", "", {}, 0),
+            trained_on=TrainedOn("sample", (), 0, 0, 0),
+            requirements=(),
+            types=(),
+            policy=PlanPolicy("critical", None, "critical", {}, {}),
+            cells={},
+            guards={},
+        )
+        super().__init__(plan, model, rebind=False, backend="reference")
+        self.view, self.table, self._has_warned, self._made = view, table, True, kernels
+
+    def _new_kernel(self, kind: int) -> Any:
+        node_type = self.table.types[kind]
+        assert node_type is not None
+        signature = node_type.signature
+        if signature not in self._made:
+            self._made[signature] = super()._new_kernel(kind)
+        return self._made[signature]

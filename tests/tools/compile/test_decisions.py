@@ -245,3 +245,23 @@ def test_trials_share_traces(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert shared == alone
     assert 3 * few < 2 * many
+
+
+def test_trials_share_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where instances read values each trial runs segments: types that one has met have their kernels in the next."""
+    model = Layers().eval()
+    instances = [[torch.full((SIZE,), float(n))] * n for n in range(1, 4)]
+    made: list[str] = []
+    new_kernel = Net._new_kernel
+
+    def noted(self: Net, kind: int) -> Any:
+        node_type = self.table.types[kind]
+        assert node_type is not None
+        made.append(node_type.signature)
+        return new_kernel(self, kind)
+
+    monkeypatch.setattr(Net, "_new_kernel", noted)
+    decide(Sample(model, Regions(model, Closed(model)), instances), Decisions())
+
+    assert made
+    assert len(made) == len(set(made))
