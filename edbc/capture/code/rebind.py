@@ -56,7 +56,7 @@ from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
 from edbc.capture.standins.nests import mapped
-from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, short_key
+from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, refuse, short_key
 from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
 from edbc.capture.standins.unread import Later, Site, Unread, in_a_tensor, unread
 
@@ -361,8 +361,17 @@ def _of_drawing(func: Callable[..., Any]) -> Callable[..., Any]:
 
 @cache
 def _of_sparse(kind: Any) -> Callable[..., Any]:
-    """(10)."""
-    return lambda *args, **kwargs: kind(*with_tensors(args), **with_tensors(kwargs))
+    """(10). Of what is recorded there is none."""
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_tensors(args), with_tensors(kwargs)
+        if _recorder_in([*args, *kwargs.values()]) is not None:
+            refuse(f"'{kind.__name__}' of recorded values returns a tensor that is not strided",
+                   "compute with strided tensors: of rows, columns and values it multiplies h as "
+                   "torch.zeros(n, h.shape[1]).index_add(0, rows, values[:, None] * h[columns])")  # fmt: skip
+        return kind(*args, **kwargs)
+
+    return make
 
 
 def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:

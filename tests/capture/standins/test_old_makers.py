@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from gradients import require_equal_gradients
-from helpers import bound, require_parity, seeded
+from helpers import bound, captured, require_parity, seeded
 from torch import nn
 
 from edbc.errors import UnsupportedError
@@ -146,3 +146,22 @@ def test_functions_of_sparse_tensors_take_what_forward_makes() -> None:
     model = seeded(SparseByFunction)
     net = require_parity(model, edges, sizes=(1, 8))
     require_equal_gradients(net, edges, tolerance=1e-5)
+
+
+class SparseOfRecorded(nn.Module):
+    """Weights of edges that forward computes, in a sparse matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x)
+        edges = torch.arange(2).expand(2, 2)
+        return torch.sparse.mm(torch.sparse_coo_tensor(edges, h[0, :2], (2, 2)), h)
+
+
+def test_sparse_tensors_of_recorded_values_are_refused_with_what_to_write() -> None:
+    """The message told of torch.tensor, which nobody had called."""
+    with pytest.raises(UnsupportedError, match=r"'sparse_coo_tensor' of recorded values.*index_add"):
+        captured(seeded(SparseOfRecorded), [torch.ones(2, SIZE)])
