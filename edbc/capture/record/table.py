@@ -268,6 +268,7 @@ class TypeTable:
         self._planned: dict[str, int] = {}
         """Types of the plan that were recorded, by their signature without dtypes."""
         self._variant_of: dict[int, int] = {}
+        self._has_plans_sizes = False
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []
@@ -389,10 +390,14 @@ class TypeTable:
 
     def _rebound(self, signature: str) -> int | None:
         """The plan's type that this signature stands for in a model of other sizes; it stands for no other from now
-        on. Raises StaleError when several types of the plan could be meant."""
+        on. Raises StaleError when several types of the plan could be meant, unless one was met that differs from the
+        plan's in dtypes only: sizes are the plan's then, and this is a type that the plan has not seen."""
         found = self._meant(signature)
+        self._has_plans_sizes |= without_dtypes(signature) in map(without_dtypes, found)
         if len(found) > 1 and self._other_dtypes:
             found = found[:1]
+        if len(found) > 1 and self._has_plans_sizes:
+            return None
         if len(found) > 1:
             raise StaleError(
                 f"type {signature}: expected one type of the plan that it could be at other sizes, got {found[0]} and "

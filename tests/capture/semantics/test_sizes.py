@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from edbc.base.graph import NodeType, ValueClass
+from edbc.capture.record.table import TypeTable
 from edbc.capture.semantics.sizes import meant
+from edbc.errors import StaleError
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net, Stats
 from edbc.tools.compile.compiler import compile_model
@@ -82,3 +85,21 @@ def test_a_plan_with_constants_serves_other_sizes(size: int, dtype: torch.dtype,
         for result, count in zip(results, counts, strict=True):
             torch.testing.assert_close(result, model(count))
     assert not stats.unseen_types
+
+
+def test_a_type_of_a_size_that_the_plan_lacks_is_unseen_where_sizes_are_the_plans() -> None:
+    """A model of another dtype brings nine rows, where the plan has five and seven: no plan for other sizes is asked
+    for. Where nothing tells that sizes are the plan's it is."""
+
+    def taken(count: int, dtype: str) -> NodeType:
+        rows = ValueClass((12, 2), dtype), ValueClass((count,), "i64")
+        return NodeType("getitem", "torch.getitem", rows, (ValueClass((count, 2), dtype),))
+
+    def relu(dtype: str) -> NodeType:
+        return NodeType("relu", "torch.relu", (ValueClass((12, 2), dtype),), (ValueClass((12, 2), dtype),))
+
+    known = [(f"of_plan_{i}", each.signature) for i, each in enumerate((relu("f32"), taken(5, "f32"), taken(7, "f32")))]
+    with pytest.raises(StaleError):
+        TypeTable(known, other_sizes=True).add_type(taken(9, "f64"))
+    table = TypeTable(known, other_sizes=True)
+    assert [table.add_type(relu("f64")), table.add_type(taken(9, "f64"))] == [0, len(known)]
