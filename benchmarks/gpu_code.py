@@ -288,7 +288,7 @@ def row_of(told: tuple[str, str, str, int], library: Library, capability: int, c
     """The most of everything, and all the time."""
     failed = [f"branch {number}: {code.failed}" for number, code in enumerate(codes) if code.failed]
     most = (max(getattr(code, field) for code in codes) for field in ("registers", "stack", "shared"))
-    return Row(*told, library.num_branches, capability, *most, round(sum(code.seconds for code in codes), 1), failed)
+    return Row(*told, len(library.branches), capability, *most, round(sum(code.seconds for code in codes), 1), failed)
 
 
 def measured(model: str, dtype: str, options: argparse.Namespace, known: Known) -> Iterator[Row]:

@@ -157,7 +157,7 @@ def measure_layouts(repeat: int) -> None:
             start = time.process_time()
             plan = plan_layout(variables, batches)
             times.append(time.process_time() - start)
-        naive = count_copies(variables, batches).count
+        naive = len(count_copies(variables, batches))
         print(
             f"{name:28} {len(variables):9} {len(batches):8} {statistics.median(times) * 1e3:10.2f} "
             f"{len(plan.dropped):8} {naive:9}"

@@ -5,14 +5,13 @@ isomorphic in it; `orders` arranges its nodes; `planner` chooses what to drop wh
 order; `copies` counts what an order makes batches copy. `problem` has the words in which all of them speak.
 """
 
-from edbc.layout.copies import Copies, Copy, count_copies
+from edbc.layout.copies import Copy, count_copies
 from edbc.layout.planner import plan_layout
 from edbc.layout.pqtree import Change, PQTree
 from edbc.layout.problem import DroppedOperand, LayoutBatch, LayoutPlan
 
 __all__ = [
     "Change",
-    "Copies",
     "Copy",
     "DroppedOperand",
     "LayoutBatch",

@@ -23,34 +23,17 @@ class Copy:
     elements: int
 
 
-@dataclass(frozen=True)
-class Copies:
-    """All copies of an order."""
-
-    copies: tuple[Copy, ...]
-
-    @property
-    def count(self) -> int:
-        """Number of operands copied."""
-        return len(self.copies)
-
-    @property
-    def elements(self) -> int:
-        """Number of elements copied."""
-        return sum(copy.elements for copy in self.copies)
-
-
 def count_copies(
     order: Sequence[str], batches: Sequence[LayoutBatch], sizes: Mapping[str, int] | None = None
-) -> Copies:
+) -> list[Copy]:
     """The operands that have to be copied when memory has this order, whatever a plan says; the cheapest choice.
 
     Among the adjacent operands of a batch those in step with each other stay, the group with the most elements; all
     others are copied into that sequence. A variable without size counts as one element.
 
     >>> batches = [LayoutBatch("B", (("a", "b"), ("c", "d"), ("f", "e")))]
-    >>> count_copies("abcdef", batches).copies
-    (Copy(batch='B', kind='operand', index=2, elements=2),)
+    >>> count_copies("abcdef", batches)
+    [Copy(batch='B', kind='operand', index=2, elements=2)]
     """
     place = {variable: i for i, variable in enumerate(order)}
     copies: list[Copy] = []
@@ -68,7 +51,7 @@ def count_copies(
             for index, subset in enumerate(batch.adjacent_only)
             if not _is_adjacent(subset, place)
         ]
-    return Copies(tuple(copies))
+    return copies
 
 
 def _is_adjacent(operand: Sequence[str], place: Mapping[str, int]) -> bool:

@@ -158,7 +158,7 @@ def _cost(demands: Iterable[Demand]) -> int:
 
 
 def _dropped(demand: Demand, reason: Reason) -> DroppedOperand:
-    return DroppedOperand(demand.batch, demand.kind, demand.index, demand.variables, reason, demand.cost)
+    return DroppedOperand(**vars(demand), reason=reason)
 
 
 def _check(variables: Sequence[str], batches: Sequence[LayoutBatch], demands: Sequence[Demand]) -> None:

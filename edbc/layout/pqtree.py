@@ -57,11 +57,6 @@ class Change:
     deleted: tuple[PQNode, ...] = ()
     changed: tuple[PQNode, ...] = ()
 
-    @property
-    def restructured(self) -> bool:
-        """True when the tree has another structure than before, and so fewer orders."""
-        return bool(self.created or self.deleted or self.changed)
-
 
 class PQTree:
     """The orders of a set in which chosen subsets are consecutive.

@@ -43,11 +43,7 @@ REASON_TEXT: dict[Reason, str] = {
 
 @dataclass(frozen=True)
 class LayoutBatch:
-    """One batch, definition (2).
-
-    >>> LayoutBatch("B1", (("x4", "x5"), ("x1", "x3"), ("x2", "x1"))).width
-    2
-    """
+    """One batch, definition (2)."""
 
     name: str
     operands: tuple[Variables, ...]
@@ -64,11 +60,6 @@ class LayoutBatch:
         if not all(self.adjacent_only):
             raise LayoutError(f"batch {self.name}: expected variables in each adjacent-only set, got an empty one")
 
-    @property
-    def width(self) -> int:
-        """Number of operations m."""
-        return len(self.operands[0]) if self.operands else 0
-
 
 @dataclass(frozen=True)
 class Demand:
@@ -80,7 +71,7 @@ class Demand:
     """Place in `LayoutBatch.operands` or `.adjacent_only`."""
     variables: Variables
     cost: int
-    """Elements to copy when the demand is not met."""
+    """Elements to copy when the demand is not met; one per variable where sizes are not known."""
 
     @property
     def is_trivial(self) -> bool:
@@ -97,20 +88,13 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class DroppedOperand:
+class DroppedOperand(Demand):
     """An operand that has to be gathered or scattered, definition (4), and why."""
 
-    batch: str
-    kind: Kind
-    index: int
-    variables: Variables
     reason: Reason
-    cost: int
-    """Elements to copy; one per variable where sizes are not known."""
 
     def __str__(self) -> str:
-        where = f"{self.batch}.{self.kind}[{self.index}] ({' '.join(self.variables)})"
-        return f"{where}: copies {self.cost}; {REASON_TEXT[self.reason]}"
+        return f"{super().__str__()}: copies {self.cost}; {REASON_TEXT[self.reason]}"
 
 
 @dataclass(frozen=True)
@@ -125,11 +109,6 @@ class LayoutPlan:
     """The PQ tree when each kept operand was adjacent, before constraints were broadcast."""
     tree: str
     """The PQ tree afterwards, when the kept operands of each batch are isomorphic."""
-
-    @property
-    def copied(self) -> int:
-        """Elements that the dropped operands copy."""
-        return sum(operand.cost for operand in self.dropped)
 
     def __str__(self) -> str:
         lines = [

@@ -68,11 +68,6 @@ class Library:
         """Of the step kernel."""
 
     @property
-    def num_branches(self) -> int:
-        """So many branches."""
-        return len(self._branches)
-
-    @property
     def branches(self) -> list[Branch]:
         """By their numbers."""
         return list(self._branches)

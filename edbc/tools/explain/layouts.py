@@ -93,7 +93,7 @@ def _cell_batch(lines: Sequence[Line], variables: set[str], before: Sequence[str
         tuple(operands for role, operands in demands if role != "inputs"),
         tuple(operands for role, operands in demands if role == "inputs"),
     )
-    copied = [{(copy.kind, copy.index) for copy in count_copies(order, [asked]).copies} for order in (before, after)]
+    copied = [{(copy.kind, copy.index) for copy in count_copies(order, [asked])} for order in (before, after)]
     operands = []
     index = {"operand": 0, "adjacent_only": 0}
     for role, names in demands:
