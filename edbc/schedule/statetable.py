@@ -36,10 +36,10 @@ def new_table(rows: int, width: int) -> Table:
     )
 
 
-def compile_table(table: Mapping[tuple[int, ...], int]) -> tuple[Table, Ints]:
-    """A policy's states, and the action of every row."""
-    compiled = new_table(len(table) + 1, max(map(len, table), default=1))
-    actions = np.zeros(len(table) + 1, np.int32)
+def compile_table(table: Mapping[tuple[int, ...], int], more: int = 1, width: int = 1) -> tuple[Table, Ints]:
+    """A policy's states, and the action of every row; with room for `more` states of up to `width` words."""
+    compiled = new_table(len(table) + more, max([width, *map(len, table)]))
+    actions = np.zeros(len(table) + more, np.int32)
     for state, action in table.items():
         words = np.array(state, np.int32)
         _, slot = find(compiled, words, len(words))

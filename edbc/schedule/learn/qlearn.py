@@ -35,8 +35,9 @@ from numpy.typing import NDArray
 from edbc.base.graph import Ints
 from edbc.native.kinds import native
 from edbc.schedule.analysis import Dag
-from edbc.schedule.choice import BITS, RANK, Floats, Scratch, choose, critical_score, describe, encode, new_scratch
+from edbc.schedule.choice import RANK, Floats, Scratch, choose, critical_score, describe, encode, new_scratch
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
+from edbc.schedule.policy import BITS
 from edbc.schedule.statetable import Table, find, insert, new_table
 
 Generator = NDArray[np.int64]

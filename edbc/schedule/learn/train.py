@@ -274,16 +274,12 @@ def affordable(graphs: Sequence[Graph], candidates: int, trials: int) -> int:
 def cover(policy: Policy, graphs: Sequence[Graph]) -> Policy:
     """The policy with every state that it meets on `graphs` in its table: (3)."""
     from edbc.schedule.learn.qlearn import adopt
-    from edbc.schedule.statetable import find, insert, new_table
+    from edbc.schedule.statetable import compile_table
 
     if not graphs:
         return policy
-    room = len(policy.table) + sum(graph.num_nodes for graph in graphs)
-    table = new_table(room, max(graph.num_types for graph in graphs) + 1)
-    actions = np.zeros(room, np.int32)
-    for state, action in policy.table.items():
-        words = np.array(state, np.int32)
-        actions[insert(table, find(table, words, len(words))[1], words, len(words))] = action
+    room, width = sum(graph.num_nodes for graph in graphs), max(graph.num_types for graph in graphs) + 1
+    table, actions = compile_table(policy.table, room, width)
     for graph in graphs:
         dag = analysed(graph, policy)
         cost = costs_of(policy.cost, graph.num_types)

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from edbc.base.graph import Graph, Ints
+from edbc.base.graph import Graph
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.waves.wavetable import Waves
 
 Longs = NDArray[np.int64]
 
-if TYPE_CHECKING:
-    from edbc.schedule.statetable import Table
-
 
 def run_waves(graph: Graph, waves: Waves) -> tuple[Schedule, NDArray[np.int32]]:
     """The schedule of a mini-batch, and the step of each of its batches. O(n + m), and O(T) per step and decision."""
-    schedule, step, _ = _walked(graph, *waves.compiled)
-    return schedule, step
+    from edbc.schedule.scheduler import arrays_of
+    from edbc.schedule.waves.wavewalk import wave_walk
+
+    kinds, ptr, nodes, step, rows = wave_walk(*arrays_of(graph), graph.num_types, *waves.compiled)
+    return Schedule(graph, kinds, ptr, nodes, int((rows >= 0).sum()), int((rows < 0).sum())), step
 
 
 def run_due(graph: Graph, stages: Longs) -> Schedule | None:
@@ -31,14 +29,6 @@ def run_due(graph: Graph, stages: Longs) -> Schedule | None:
 
     kinds, ptr, nodes, step = due_waves(*arrays_of(graph), stages)
     return Schedule(graph, kinds, ptr, nodes, step=step) if len(kinds) or not len(nodes) else None
-
-
-def _walked(graph: Graph, table: Table, actions: Ints) -> tuple[Schedule, NDArray[np.int32], Ints]:
-    from edbc.schedule.scheduler import arrays_of
-    from edbc.schedule.waves.wavewalk import wave_walk
-
-    kinds, ptr, nodes, step, rows = wave_walk(*arrays_of(graph), graph.num_types, table, actions)
-    return Schedule(graph, kinds, ptr, nodes, int((rows >= 0).sum()), int((rows < 0).sum())), step, rows
 
 
 def least_steps(graph: Graph) -> int:
