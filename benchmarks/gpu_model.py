@@ -49,7 +49,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import edbc
 from edbc.cells.values.value import REDUCTIONS, in_order, pieces_of
-from edbc.run.cuda import issue
+from edbc.run.cuda import chains, issue
 from edbc.run.cuda.chains import NODE, REPLAY, cut
 from edbc.run.cuda.cudabackend import CudaBackend
 from edbc.run.cuda.library import TritonKernel
@@ -184,20 +184,12 @@ def _work(kernel: TritonKernel, stage: int, number: int, prepared: Any, batch: i
 # --- the host ------------------------------------------------------------------------------------------------------
 
 
-class NoGraphs:
-    """Captures nothing and replays nothing: launches are where measuring the host ends."""
-
-    def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
-        """See Graphs."""
-        return lambda: None
-
-
 def without_launches(net: Net) -> None:
-    """Let a net's back end issue nothing."""
+    """Let a net's back end issue nothing, and capture nothing: launches are where measuring the host ends."""
     backend: Any = net.backend
+    chains.captured = lambda launches, device: lambda: None
     for issuer in (backend.forward, backend.backward):
         issuer._function = lambda _: {(issue.ON_HOST,): lambda *_, **__: None}
-        issuer._graphs = NoGraphs()
 
 
 def host_times(net: Net, vertices: Sequence[Any], repeat: int) -> dict[str, float]:

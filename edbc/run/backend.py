@@ -49,10 +49,7 @@ class Segment:
 
     def segments(self) -> list[Segment]:
         """Those that its placement cuts the whole schedule into, see `edbc.run.passes.cut`; one where it is not cut."""
-        borders = self.placement.borders.tolist()
-        return [
-            Segment(self.graph, self.schedule, self.placement, begin, end) for begin, end in itertools.pairwise(borders)
-        ]
+        return list(itertools.starmap(self.part, itertools.pairwise(self.placement.borders.tolist())))
 
 
 KernelOfType = Callable[[int], Any]

@@ -204,11 +204,8 @@ def hashed_files(path: str | Path) -> dict[str, Path]:
 
 def file_sha256(path: str | Path) -> str:
     """sha256 of a file's bytes."""
-    digest = hashlib.sha256()
     with Path(path).open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def unknown_key(key: str, known: Iterable[str], noun: str = "config key") -> str:

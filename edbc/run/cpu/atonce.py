@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from edbc.run.cpu.cpubackend import CpuBackend, CpuDemand
     from edbc.run.passes.minibatch import MiniBatch
 
-_KINDS = frozenset(("carried", "row", "whole", "constant"))
-"""Of sources that are bound here."""
-
 
 class Leaving:
     """Values of native batches by their rows, given the record of their memory."""
@@ -54,6 +51,8 @@ class Leaving:
 class AtOnce:
     """See the module's docstring. Threads may share it."""
 
+    kinds = frozenset(("carried", "row", "whole", "constant"))
+    """Of sources that are bound here."""
     takes_segments = False
     """Whether `run` takes what is cut off as it is (`edbc.capture.forward.cutting`), in the place of its Capture."""
 
@@ -65,13 +64,13 @@ class AtOnce:
         self._dtype = dtype
         self._placement, self._boundary = batch.placement, batch.boundary
 
-    @staticmethod
-    def serves(batch: MiniBatch, demand: CpuDemand) -> bool:
+    @classmethod
+    def serves(cls, batch: MiniBatch, demand: CpuDemand) -> bool:
         """Whether it is one stretch of native batches on one thread, and draws nothing."""
         sources, stretches = batch.capture.sources, demand.stretches
         kinds = {sources[number].kind for number, *_ in batch.boundary.lookups.of_source}
         is_native = len(stretches) == 1 and stretches[0][2] is not None and demand.tasks is None
-        return is_native and kinds <= _KINDS
+        return is_native and kinds <= cls.kinds
 
     def run(self, capture: Capture, shared: Shared, view: ModelView) -> list[Any]:
         """What each instance of a mini-batch of this structure returns, or what a segment carries, class by class."""

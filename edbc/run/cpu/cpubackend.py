@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from edbc.base.frozen import frozen
-from edbc.base.graph import NodeType
+from edbc.base.graph import Ints, NodeType
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.carried import Carried
 from edbc.capture.record.table import SharedRef
@@ -359,7 +359,7 @@ class CpuBackend:
         block, scratch = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
                           placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
-        stretches, tasks = list(_stretches(schedule, elements)), None
+        stretches, tasks = list(stretches_of(schedule.batch_type, elements)), None
         if schedule.staged and len(stretches) == 1 and stretches[0][2] is not None:
             cuts = np.array([isinstance(kernels.get(k), NativeKernel) for k in range(len(types))])
             tasks = tasks_of(schedule, TEAM.threads, cuts)
@@ -491,21 +491,21 @@ def _of_same_model(known: dict[int, Native], kernels: dict[int, Native]) -> dict
     }
 
 
-def _stretches(
-    schedule: Schedule, elements: Mapping[int, torch.dtype | None]
+def stretches_of(
+    batch_type: Ints, elements: Mapping[int, torch.dtype | None]
 ) -> Iterator[tuple[int, int, torch.dtype | None]]:
-    """Runs of batches (begin, end, element type) of the whole schedule that one call of `walk` could execute, single
-    batches with None for torch, by the element types of all types that run. Products take as many threads in a part of
-    a run as in all of it, so that cutting a schedule changes no bit."""
+    """Runs of batches (begin, end, element type) that one call of `walk` could execute, single batches with None for
+    torch, by the element types of all types that run. Products take as many threads in a part of a run as in all of it,
+    so that cutting a schedule changes no bit."""
     found = set(elements.values())
     if len(found) == 1 and None not in found:
-        yield 0, schedule.num_batches, found.pop()
+        yield 0, len(batch_type), found.pop()
         return
     order = [None, *LIKE]
     group = np.zeros(max(elements, default=0) + 1, np.int64)
     for kind, dtype in elements.items():
         group[kind] = order.index(dtype)
-    of_batch = group[schedule.batch_type]
+    of_batch = group[batch_type]
     changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
     borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
     for first, last in itertools.pairwise(borders):

@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from edbc.run.cpu.cpubackend import CpuBackend, CpuDemand
     from edbc.run.passes.minibatch import MiniBatch
 
-_KINDS = frozenset(("carried", "constant", "offset", "row", "whole"))
-"""Of sources that are bound here."""
-
 
 class Lent:
     """What segments of one mini-batch have in common here: memory for their values, which goes back to the pool with
@@ -85,6 +82,7 @@ class Lent:
 class SegmentAtOnce(AtOnce):
     """See the module's docstring. Threads may share it."""
 
+    kinds = AtOnce.kinds | {"offset"}
     takes_segments = True
 
     def __init__(self, backend: CpuBackend, batch: MiniBatch, demand: CpuDemand, block: int):
@@ -114,14 +112,11 @@ class SegmentAtOnce(AtOnce):
         )  # fmt: skip
         self._arrays, self._record = arrays, record_of(arrays)
 
-    @staticmethod
-    def serves(batch: MiniBatch, demand: CpuDemand) -> bool:
+    @classmethod
+    def serves(cls, batch: MiniBatch, demand: CpuDemand) -> bool:
         """Whether a segment is one stretch of native batches, and reads nothing that is drawn or ragged."""
-        capture, stretches = batch.capture, demand.stretches
-        kinds = {capture.sources[number].kind for number, *_ in batch.boundary.lookups.of_source}
-        is_native = len(stretches) == 1 and stretches[0][2] is not None and demand.tasks is None
-        is_flat = all(type(pool) in (list, Carried) for pool in capture.constants.values())
-        return capture.in_tables and is_native and kinds <= _KINDS and is_flat and _carries_bytes(batch)
+        is_flat = all(type(pool) in (list, Carried) for pool in batch.capture.constants.values())
+        return batch.capture.in_tables and super().serves(batch, demand) and is_flat and _carries_bytes(batch)
 
     def run(self, segment: Capture | Segment, shared: Shared, view: ModelView) -> list[Any]:
         """See AtOnce."""

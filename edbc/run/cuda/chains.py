@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
 from threading import RLock
-from typing import Protocol
 
 import torch
 
@@ -66,42 +65,24 @@ def _cheapest(steps: int) -> tuple[int, ...]:
     return tuple(sorted(best[steps][1], reverse=True))
 
 
-class Graphs(Protocol):
-    """What captures launches."""
-
-    def capture(self, launches: Call) -> Call:
-        """What issues the launches again, as one."""
-
-
-class DeviceGraphs:
-    """CUDA's own."""
-
-    def capture(self, launches: Call) -> Call:
-        """See Graphs."""
-        replay: Call = captured_on(torch.cuda.Stream(), launches).replay
-        return replay
-
-
-class HostGraphs:
-    """Where there is no device: a replay is the launches themselves."""
-
-    def capture(self, launches: Call) -> Call:
-        """See Graphs."""
+def captured(launches: Call, device: torch.device) -> Call:
+    """What issues launches again, as one: CUDA's own graph; where there is no such device, the launches themselves."""
+    if device.type != "cuda":
         return launches
+    replay: Call = captured_on(torch.cuda.Stream(), launches).replay
+    return replay
 
 
 class Chains:
     """Those of one step kernel on one stream, run by `programs` programs; definition (1). `launch(cursor, number,
     ahead)` issues one step."""
 
-    def __init__(self, launch: Callable[[torch.Tensor, int, int], None], graphs: Graphs, device: torch.device,
-                 programs: int):  # fmt: skip
+    def __init__(self, launch: Callable[[torch.Tensor, int, int], None], device: torch.device, programs: int):
         self.programs = programs
         self.cursor = torch.zeros(2, dtype=torch.int64, device=device)
         self.lock = RLock()
         """Held while a mini-batch is issued: its steps move the cursor, another's must not come between them."""
-        self._launch = launch
-        self._graphs = graphs
+        self._launch, self._device = launch, device
         self._known: dict[int, Call] = {}
 
     def begin(self, cursor: torch.Tensor) -> None:
@@ -115,7 +96,7 @@ class Chains:
             self.begin(empty)
             self._chain(LENGTHS[-1])
             for length in LENGTHS:
-                self._known[length] = self._graphs.capture(partial(self._chain, length))
+                self._known[length] = captured(partial(self._chain, length), self._device)
                 warm_up.chains += 1
 
     def _chain(self, length: int) -> None:
@@ -150,8 +131,3 @@ class WarmUp:
     def __str__(self) -> str:
         kernels = f"{self.kernels} step kernel{'s' * (self.kernels != 1)}"
         return f"{kernels} compiled and {self.chains} chains captured in {self.seconds:.2f} s, once"
-
-
-def graphs_of(device: torch.device) -> Graphs:
-    """What captures launches on a device."""
-    return DeviceGraphs() if device.type == "cuda" else HostGraphs()

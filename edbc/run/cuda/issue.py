@@ -16,7 +16,7 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.base.kept import Kept
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import KEPT, LENGTHS, Chains, WarmUp, cut, graphs_of, launches
+from edbc.run.cuda.chains import KEPT, LENGTHS, Chains, WarmUp, cut, launches
 from edbc.run.cuda.library import Library
 from edbc.run.cuda.streams import number_of_stream
 from edbc.run.cuda.table import Longs, record_ptr, write_records
@@ -54,13 +54,12 @@ Stretch = Operations | Callable[[], None]
 class Issuer:
     """A library, and what launches its step kernel on one device; threads may share it."""
 
-    def __init__(self, device: torch.device, warm_up: WarmUp, launcher: Callable[[str], Any] = compiled.function_of):
+    def __init__(self, device: torch.device, warm_up: WarmUp):
         self.device = device
         self.library = Library()
         self._chains: Kept[Any, Chains] = Kept(KEPT)
         self._warm_up = warm_up
-        self._function = launcher
-        self._graphs = graphs_of(device)
+        self._function = compiled.function_of
         self._is_dependent = False
         self.programs = ON_HOST
         if device.type == "cuda":
@@ -137,7 +136,7 @@ class Issuer:
         def launch(cursor: torch.Tensor, number: int, ahead: int) -> None:
             function[(programs,)](cursor, number, ahead, **options)
 
-        made = Chains(launch, self._graphs, self.device, programs)
+        made = Chains(launch, self.device, programs)
         empty = torch.zeros(self.library.width, dtype=torch.int64)
         empty[Field.LEFT], empty[Field.BRANCH] = 1, -1
         empty = empty.to(self.device)

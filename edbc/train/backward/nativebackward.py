@@ -20,7 +20,6 @@ Definitions.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -38,7 +37,7 @@ from edbc.cells.kernels.products import OWN
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.native.threads import threads_of_products
 from edbc.run.backend import Segment
-from edbc.run.cpu.cpubackend import CpuArenas
+from edbc.run.cpu.cpubackend import CpuArenas, stretches_of
 from edbc.run.cpu.team import TEAM
 from edbc.run.cpu.walk import gather_rows, record_of_memory
 from edbc.run.cpu.walktables import NativeKernel, address_of_parameter
@@ -389,16 +388,12 @@ class NativeReversal(Reversal):
 
     def _stretches(self, segment: Segment) -> Iterator[tuple[int, int, torch.dtype | None]]:
         """Runs of batches (begin, end, element type); single batches with None for torch."""
-        types, order = self.segment.graph.types, [None, *_LIKE]
-        native = {*self.tables.adjoints, *self.tables.reductions}
-        group = np.zeros(len(types), np.int64)
-        for kind in native:
-            group[kind] = order.index(torch_dtype(types[kind].outputs[0].dtype))
-        of_batch = group[segment.schedule.batch_type[segment.begin : segment.stop]]
-        changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)
-        borders = [0, *(np.flatnonzero(changes) + 1).tolist(), len(of_batch)] if len(of_batch) else []
-        for first, last in itertools.pairwise(borders):
-            yield segment.begin + first, segment.begin + last, order[of_batch[first]]
+        elements: dict[int, torch.dtype | None] = dict.fromkeys(range(len(self.segment.graph.types)))
+        for kind in (*self.tables.adjoints, *self.tables.reductions):
+            elements[kind] = torch_dtype(self.segment.graph.types[kind].outputs[0].dtype)
+        begin = segment.begin
+        for first, last, dtype in stretches_of(segment.schedule.batch_type[begin : segment.stop], elements):
+            yield begin + first, begin + last, dtype
 
 
 def _between(packed: torch.Tensor, rows: Range, columns: Range | None) -> torch.Tensor:

@@ -44,7 +44,7 @@ class Graphs:
     def launch(self, cursor: torch.Tensor, number: int, ahead: int) -> None:
         self.issued.append((number, ahead))
 
-    def capture(self, launches: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, launches: Callable[[], None], device: torch.device) -> Callable[[], None]:
         before, self.issued = self.issued, []
         launches()
         nodes, self.issued = self.issued, before
@@ -58,10 +58,11 @@ def chain(length: int) -> list[tuple[int, int]]:
     return [(0, length), *((number, 0) for number in range(1, length - 1)), (-1, 0)]
 
 
-def test_chains_are_captured_once_and_replayed() -> None:
+def test_chains_are_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every length once, whatever runs; the shortest runs before capturing, so that the kernel is compiled."""
     graphs, warm_up = Graphs(), WarmUp()
-    chains = Chains(graphs.launch, graphs, torch.device("cpu"), 2)
+    monkeypatch.setattr("edbc.run.cuda.chains.captured", graphs.capture)
+    chains = Chains(graphs.launch, torch.device("cpu"), 2)
     chains.prepare(torch.tensor([7, 0]), warm_up)
     assert graphs.captured == list(LENGTHS)
     assert graphs.issued == chain(LENGTHS[-1])
