@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -81,14 +80,14 @@ def _bound(plan: str, weights: str | None, sha256: str | None, options: tuple[tu
     if has_file:
         path = Path(str(weights))
         require_file(path, "a safetensors file", EdbcError, "check weights")
-        data = path.read_bytes()
-        found = hashlib.sha256(data).hexdigest()
+        read = Weights(path, path.read_bytes())
+        found = read.reference.sha256
         if sha256 not in (None, found):
             raise StaleError(
                 f"{path}: expected the weights of sha256 {str(sha256)[:16]}..., got {found[:16]}...; give workers the "
                 "same file"
             )
-        Weights(path, data).load(bound.net.model)
+        read.load(bound.net.model)
     return bound
 
 

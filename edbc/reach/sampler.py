@@ -115,16 +115,14 @@ def costs_of(net: Net, instances: Sequence[Any], by: str = "nodes") -> list[floa
     """What instances cost: nodes of their graphs, or `by="time"` the microseconds of their rows by the plan's cost
     table (`edbc compile --profile`). They are captured for it. Raises UnsupportedError for one that cannot be,
     EdbcError where the plan has no cost table."""
-    from edbc.capture.captured.instance import Captured, Words, sections
+    from edbc.capture.captured.instance import Words, sections
 
     if by not in ("nodes", "time"):
         raise EdbcError(f"by: expected nodes or time, got {by!r}")
     plan, types = net.plan, net.plan.types
     if by == "time" and not plan.costs:
         raise EdbcError("by='time': expected a plan with a cost table, got one without; run 'edbc compile --profile'")
-    captured = [x if isinstance(x, Captured) else None for x in instances]
-    found = iter(net.capture_each([x for x in instances if not isinstance(x, Captured)]))
-    parts = [next(found) if known is None else known for known in captured]
+    parts = net.capture_each(instances)
     for number, part in enumerate(parts):
         if isinstance(part, UnsupportedError):
             raise UnsupportedError(f"instance {number}: {part}; give costs of your own")

@@ -66,12 +66,10 @@ class TritonPythonModel:
             failed = "cancelled"
         if failed is not None:
             return pb_utils.InferenceResponse(output_tensors=[], error=pb_utils.TritonError(failed))
-        tensors = [tensor for name in self._names(found) for tensor in _joined(pb_utils, name, found)]
+        names = dict.fromkeys(name for outputs in found for name in outputs)
+        tensors = [tensor for name in names for tensor in _joined(pb_utils, name, found)]
         wanted = [t for t in tensors if not self.outputs or t.name() in self.outputs]
         return pb_utils.InferenceResponse(output_tensors=wanted)
-
-    def _names(self, found: Sequence[dict[str, torch.Tensor]]) -> list[str]:
-        return list(dict.fromkeys(name for outputs in found for name in outputs))
 
 
 def _is_cancelled(request: Any) -> bool:

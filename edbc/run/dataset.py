@@ -132,7 +132,8 @@ class CapturedDataset(Dataset[Any]):
     def _given(self, items: Sequence[int], given: dict[int, Any]) -> list[Any]:
         kept = self._kept.setdefault(self.net.in_mode().lexicon, {})
         stored = self._stored.get(self.net.in_mode().lexicon, ())
-        captured = {item: self._known(item, kept, stored) for item in items if item in kept or item in stored}
+        kept.update({item: stored[item] for item in items if item in stored and item not in kept})
+        captured = {item: kept[item] for item in items if item in kept}
         new = [item for item in dict.fromkeys(items) if item not in captured]
         of_new = dict(zip(new, self._capture(new, given), strict=True))
         for item, found in of_new.items():
@@ -145,12 +146,6 @@ class CapturedDataset(Dataset[Any]):
                 captured[item] = kept[item] = self._checked(item, known, given)
         captured |= of_new
         return [self._item(item, captured[item], given) for item in items]
-
-    def _known(self, item: int, kept: Any, stored: Any) -> Captured | None:
-        if item not in kept:
-            kept[item] = stored[item]
-        known: Captured | None = kept[item]
-        return known
 
     def _keep(self, item: int, found: Captured | None, kept: dict[int, Captured | None]) -> None:
         size = 0 if found is None else found.nbytes

@@ -27,6 +27,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -124,19 +125,20 @@ def _issued(worker: _Worker) -> Iterator[Any]:
 def _results_of(net: Net, item: _Ready | _Lost | _Failed) -> list[Any]:
     if isinstance(item, _Failed):
         raise item.error
-    return [item.error] if isinstance(item, _Lost) else _execute(net, item)
+    if isinstance(item, _Lost):
+        return [item.error]
+    with _numbers_told(item.first, item.count):
+        return net.execute(item.prepared)
 
 
-def _execute(net: Net, ready: _Ready) -> list[Any]:
+@contextmanager
+def _numbers_told(first: int, count: int) -> Iterator[None]:
+    """What is raised says of which mini-batch."""
     try:
-        return net.execute(ready.prepared)
+        yield
     except Exception as error:
-        _add_numbers(error, ready.first, ready.count)
+        error.add_note(f"in the mini-batch of instances {first} to {first + count - 1} of the stream")
         raise
-
-
-def _add_numbers(error: BaseException, first: int, count: int) -> None:
-    error.add_note(f"in the mini-batch of instances {first} to {first + count - 1} of the stream")
 
 
 class _Worker:
@@ -210,7 +212,9 @@ class _Worker:
     def prepared(self, batch: list[Any], first: int) -> Iterator[_Ready | _Lost]:
         """A mini-batch, or the smaller ones of definition (3)."""
         try:
-            yield _Ready(first, len(batch), self._prepare(batch, first))
+            with _numbers_told(first, len(batch)):
+                ready = _Ready(first, len(batch), self.net.prepare(batch, first=first))
+            yield ready
         except Exception as error:
             if not self.goes_on:
                 raise
@@ -222,10 +226,3 @@ class _Worker:
             return
         yield from self.prepared(batch[:middle], first)
         yield from self.prepared(batch[middle:], first + middle)
-
-    def _prepare(self, batch: list[Any], first: int) -> MiniBatch:
-        try:
-            return self.net.prepare(batch, first=first)
-        except Exception as error:
-            _add_numbers(error, first, len(batch))
-            raise

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,11 +37,7 @@ def count() -> None:
     _latest = next(_events)
 
 
-def _after_step(*_: Any) -> None:
-    count()
-
-
-register_optimizer_step_post_hook(_after_step)
+register_optimizer_step_post_hook(lambda *_: count())
 
 
 @dataclass(frozen=True, eq=False)

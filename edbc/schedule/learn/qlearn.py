@@ -35,7 +35,17 @@ from numpy.typing import NDArray
 from edbc.base.graph import Ints
 from edbc.native.kinds import native
 from edbc.schedule.analysis import Dag
-from edbc.schedule.choice import RANK, Floats, Scratch, choose, critical_score, describe, encode, new_scratch
+from edbc.schedule.choice import (
+    RANK,
+    Floats,
+    Scratch,
+    choose,
+    critical_score,
+    describe,
+    encode,
+    new_scratch,
+    remaining,
+)
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
 from edbc.schedule.policy import BITS
 from edbc.schedule.statetable import Table, find, insert, new_table
@@ -129,15 +139,6 @@ def pick(values: Floats, exploration: float, generator: Generator) -> int:
 
 
 @native
-def weighted_bound(scratch: Scratch) -> float:
-    """The lower bound of the described state, each type's batches weighed by their cost."""
-    bound = 0.0
-    for a in range(len(scratch.cost)):
-        bound += scratch.cost[a] * scratch.top[a]
-    return bound
-
-
-@native
 def learn(
     dag: Dag,
     frontier: Frontier,
@@ -158,7 +159,7 @@ def learn(
         done, t, bound = 0, 0, 0.0
         while done < nodes:
             describe(frontier, scratch)
-            before, bound = bound, settings.potential * weighted_bound(scratch)
+            before, bound = bound, settings.potential * remaining(scratch)
             if t > 0:
                 total[t] += before - bound
             size = encode(dag, frontier, scratch, settings.encoding, done)
