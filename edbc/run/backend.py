@@ -1,6 +1,6 @@
 """Back ends: what turns a segment's batches into numbers. One plan serves all of them.
 
-A mini-batch is a sequence of segments over arenas (today one segment, unless somebody stops to look: see
+A mini-batch is a sequence of segments over arenas (today one segment, unless somebody stops on the way: see
 `edbc.run.execution`). Every value of a segment stays readable until its arenas are released: `execute` again on
 further batches, or on a new graph whose externals are bound to rows of an earlier one's arenas.
 """

@@ -75,7 +75,7 @@ from edbc.native.memory import MemoryErrors
 from edbc.plan.plan import Plan, PlanCell
 from edbc.run import company
 from edbc.run.backend import Backend, Path, Segment, backend_of, wait_for
-from edbc.run.execution import Execution, Value, WithoutGradients, run_whole
+from edbc.run.execution import Execution, WithoutGradients, run_whole
 from edbc.run.modelfile import exemplars_of
 from edbc.run.passes.arenas import Shared
 from edbc.run.passes.boundary import boundary_of
@@ -816,9 +816,9 @@ class Net:
             batch = batch.changed(on_batch=on_batch, shared=shared)
         return self._executing(batch).results
 
-    def executing(self, batch: MiniBatch, keep: Iterable[Value] = (), shared: Shared | None = None) -> Execution:
-        """A prepared mini-batch to run in steps; values to `keep` outlive it. See `edbc.run.execution`."""
-        return Execution(self.backend, batch, self.kernel, self.view, keep, shared)
+    def executing(self, batch: MiniBatch, shared: Shared | None = None) -> Execution:
+        """A prepared mini-batch to run in steps. See `edbc.run.execution`."""
+        return Execution(self.backend, batch, self.kernel, self.view, shared)
 
     # --- kernels ---------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from bound import RandomTreeModel, net_for, poison, random_trees
+from bound import RandomTreeModel, net_for, random_trees
 
 from edbc.base.graph import Graph
 from edbc.errors import GraphError
@@ -20,7 +20,7 @@ from edbc.schedule.scheduler import run
 
 def values(net, segment: Segment, arenas, nodes: list[int]) -> list[torch.Tensor]:
     """First outputs of nodes."""
-    rows = segment.placement.value_rows(np.array(nodes), np.zeros(len(nodes), np.int64))
+    rows = segment.placement.value_rows(np.array(nodes, np.int64), np.zeros(len(nodes), np.int64))
     classes = [
         segment.placement.class_index[segment.graph.types[int(segment.graph.node_type[v])].outputs[0]] for v in nodes
     ]
@@ -47,58 +47,33 @@ def test_stopping_to_look_changes_nothing(backend: str, mixed: bool) -> None:
     net = net_for(RandomTreeModel(11, 6, mixed), instances, backend)
     prepared = net.prepare(instances)
     batch_of, last = prepared.placement.batch_of, prepared.schedule.num_batches
-    everything = [(node, 0) for node in range(prepared.capture.graph.num_nodes)]
+    everything = list(range(prepared.capture.graph.num_nodes))
     with net.executing(prepared) as whole:
         whole.run()
-        expected = dict(zip(everything, whole.values(everything), strict=True))
+        expected = values(net, prepared.segment, whole._arenas, everything)
     for cut in (0, 1, last // 2, last):
         with net.executing(prepared) as execution:
             execution.run(until=cut)
-            known = [value for value in everything if batch_of[value[0]] < cut]
-            assert all(map(torch.equal, execution.values(known), [expected[value] for value in known]))
+            known = [node for node in everything if batch_of[node] < cut]
+            found = values(net, prepared.segment, execution._arenas, known)
+            assert all(map(torch.equal, found, [expected[node] for node in known]))
             execution.run()
-            assert all(map(torch.equal, execution.values(everything), expected.values()))
+            assert all(map(torch.equal, values(net, prepared.segment, execution._arenas, everything), expected))
             for ours, theirs in zip(execution.results(), net.execute(prepared), strict=True):
                 assert all(map(torch.equal, ours["logits"], theirs["logits"]))
 
 
-@BACKENDS
-def test_kept_values_outlive_their_mini_batch(backend: str) -> None:
-    """Values of the keep-set are what they were after later mini-batches have used the memory; others are not held."""
-    instances = random_trees(11, 5)
-    net = net_for(RandomTreeModel(11, 6), instances, backend)
-    prepared = net.prepare(instances)
-    keep = [(node, 0) for node in range(0, prepared.capture.graph.num_nodes, 3)]
-    with net.executing(prepared, keep=[*keep, keep[0]]) as execution:
-        execution.run()
-        before = execution.values(keep)
-    for seed in range(3):
-        net(random_trees(seed, 7))
-    if backend == "cpu":
-        poison(net)
-
-    assert list(execution.kept) == keep
-    assert all(map(torch.equal, execution.kept.values(), before))
-
-
-def test_values_that_do_not_exist_are_told() -> None:
-    """Looking too early, at no node, at no output, backwards, and results before the end: each says what was wrong."""
+def test_steps_that_do_not_exist_are_told() -> None:
+    """Running backwards, and results before the end: each says what was wrong."""
     instances = random_trees(11, 5)
     net = net_for(RandomTreeModel(11, 6), instances)
     prepared = net.prepare(instances)
-    last = int(np.argmax(prepared.placement.batch_of))
     with net.executing(prepared) as execution:
         execution.run(until=1)
-        with pytest.raises(GraphError, match=rf"value \({last}, 0\): expected one of the first 1 batches"):
-            execution.values([(last, 0)])
-        with pytest.raises(GraphError, match="expected an output of one of"):
-            execution.values([(10**6, 0)])
         with pytest.raises(GraphError, match="got 0"):
             execution.run(until=0)
         with pytest.raises(GraphError, match="expected all"):
             execution.results()
-    with pytest.raises(GraphError, match="expected an output"):
-        net.executing(prepared, keep=[(0, 9)])
 
 
 def cut_graph(graph: Graph, at: int) -> tuple[Graph, Graph, list[tuple[int, int]]]:

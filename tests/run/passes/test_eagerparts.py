@@ -18,7 +18,6 @@ from zoo_names import short_instances
 
 from edbc.capture.code.mark import cell
 from edbc.cells.parts import CORE, EAGER, PARTS, SplitCell
-from edbc.errors import GraphError
 from edbc.plan.reader import read_plan
 from edbc.run.modelfile import import_model_file
 from edbc.run.passes import chunks, splitloops
@@ -435,26 +434,6 @@ def test_unsplit_programs_stay_available() -> None:
 
     assert len(net.program(kind).loads) == 3
     assert all(step.addend is None for step in net.program(kind).steps if hasattr(step, "addend"))
-
-
-@pytest.mark.usefixtures("chunked")
-def test_what_chunks_overwrite_cannot_be_kept() -> None:
-    """A hand-over can be looked at until the next chunk has run; later, and for the keep-set, it is refused."""
-    instances = dags(1)
-    net = bound(RandomDagModel(2, 4), instances)
-    prepared = net.prepare(instances)
-    types, kinds = prepared.capture.graph.types, prepared.schedule.batch_type.tolist()
-    (first, second, *_) = [b for b, kind in enumerate(kinds) if types[kind].transient]
-    value = (int(prepared.schedule.nodes[prepared.schedule.batch_ptr[first]]), 0)
-    with net.executing(prepared) as execution:
-        execution.run(until=second)
-        assert torch.isfinite(execution.values([value])[0]).all()
-        execution.run(until=second + 1)
-        with pytest.raises(GraphError, match="whose next batch has run; look earlier"):
-            execution.values([value])
-        execution.run()
-    with pytest.raises(GraphError, match="expected one that is kept"):
-        net.executing(prepared, keep=[value])
 
 
 def test_parts_have_numbers() -> None:
