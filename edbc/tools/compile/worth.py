@@ -3,9 +3,9 @@
 (1) Eager and batched execution of the training mini-batch take turns: forward, without gradients, in float32 on the
     CPU, in one thread, mini-batches recorded so often before that asking for lines is over. As these are the same every
     time, instances are joined from records (`capture.alike.alike`) only if half of them are alike others among them.
-    The *gain* is the median of eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it. One
-    thread, because how many others have, and which other programs keep them waiting, is the machine's affair and not
-    the plan's.
+    The *gain* is the median of eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it, and
+    so does the first one after those recordings that gains less than HOPELESS. One thread, because how many others
+    have, and which other programs keep them waiting, is the machine's affair and not the plan's.
 (2) A plan says `run: eager` where the gain is below 1: no model runs slower than without a plan. Then the same is
     measured of instances captured beforehand (`edbc.capture.captured`), and where these gain, they run batched.
 (3) One instance alone shares a batch with nobody: what the graph of one has to gain is measured with some, each by
@@ -36,7 +36,7 @@ from edbc.plan.plan import Plan
 from edbc.run.session import Net
 from edbc.tools.parity import Eager
 
-CLEAR = 1.5
+CLEAR, HOPELESS = 1.5, 0.5
 LIMIT = 1.0
 KEPT = {True: 1.15, False: 0.85}
 """Limits where a plan stands already, by whether it says `run: eager`."""
@@ -98,7 +98,8 @@ def _turns(one_by_one: Callable[[], object], batched: Callable[[], object], inst
     for _ in range(LOOKS):
         if time.perf_counter() - started < SECONDS:
             _seconds(batched, instances)
-    return [turn() for _ in range(TURNS)]
+    found = turn()
+    return [found] if found < HOPELESS else [found, *(turn() for _ in range(TURNS - 1))]
 
 
 def _seconds(function: Callable[[], object], instances: Sequence[Any]) -> float:

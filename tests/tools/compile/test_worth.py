@@ -23,7 +23,16 @@ from edbc.plan.reader import read_plan
 from edbc.plan.writer import plan_text
 from edbc.run.session import Net
 from edbc.tools.compile import compiler, decisions
-from edbc.tools.compile.worth import ALONE, CLEAR, TURNS, alone_gain_of, captured_gain_of, gain_of, is_eager_better
+from edbc.tools.compile.worth import (
+    ALONE,
+    CLEAR,
+    HOPELESS,
+    TURNS,
+    alone_gain_of,
+    captured_gain_of,
+    gain_of,
+    is_eager_better,
+)
 from edbc.tools.parity import Eager
 
 MODEL = '''"""Chains of an unmarked module."""
@@ -107,10 +116,10 @@ def test_eager_is_for_what_loses(gains: list[float], stood: bool | None, eager: 
 
 
 def test_turns_are_taken_until_it_is_clear(plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One turn where batching gains much; else as many as are asked for, whatever happens to the instances."""
+    """One turn where batching gains or loses much; else as many as are asked for, whatever happens to the instances."""
     net = edbc.load(plan).bind(force=True)
     eager = Eager(net.model)
-    for slow, turns in ((CLEAR + 0.1, 1), (0.9, TURNS)):
+    for slow, turns in ((CLEAR + 0.1, 1), (0.9, TURNS), (HOPELESS - 0.1, 1)):
         clock = iter([moment for i in range(200) for moment in (10.0 * i, 10.0 * i + (1, slow)[i % 2])])
         monkeypatch.setattr("edbc.tools.compile.worth._seconds", lambda *_, c=clock: -next(c) + next(c))
         monkeypatch.setattr("edbc.tools.compile.worth.LOOKS", 2)
