@@ -123,20 +123,6 @@ def _is_known(node: ast.AST) -> bool:
     return isinstance(node, _LANGUAGE)
 
 
-class Rewriter(ast.NodeTransformer):
-    """Base of what makes something else of formulas, from the inside out."""
-
-    def rewrite(self, formula: str) -> ast.expr:
-        """What becomes of a formula."""
-        tree: ast.expr = self.visit(parse(formula))
-        return tree
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        """The name of what is called is no operand."""
-        node.args = [self.visit(argument) for argument in node.args]
-        return node
-
-
 class Formula(NamedTuple):
     """What an element-wise value computes (`edbc.cells.kernels`) of operands by these names."""
 

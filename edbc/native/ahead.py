@@ -106,19 +106,6 @@ def listed(rooms: tuple[str, ...] = (LEARNING, GRADIENTS), only: Any = None,
             yield function, read_types(kinds)
 
 
-def type_text(kind: Any) -> str:
-    """A type of an argument in a line of the list; ValueError for those that it has no words for."""
-    if isinstance(kind, types.Array) and kind.layout == "C":
-        return f"{'' if kind.mutable else 'const '}{kind.dtype}[{kind.ndim}]"
-    if isinstance(kind, types.BaseNamedTuple):
-        of: Any = kind
-        module = of.instance_class.__module__.removeprefix("edbc.")
-        return f"{module}:{of.instance_class.__qualname__}({', '.join(map(type_text, of.types))})"
-    if isinstance(kind, types.Integer | types.Float | types.Boolean) and not isinstance(kind, types.Literal):
-        return str(kind)
-    raise ValueError(f"{kind}: expected a number, an array in C's order or a named tuple of them")
-
-
 def read_types(text: str) -> tuple[Any, ...]:
     """The types of a line."""
     tokens = _TOKEN.findall(f"({text})")[::-1]

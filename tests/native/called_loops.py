@@ -16,7 +16,20 @@ from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
 from typing import Any
 
-from edbc.native.ahead import type_text
+from numba import types
+
+
+def type_text(kind: Any) -> str:
+    """A type of an argument in a line of the list; ValueError for those that it has no words for."""
+    if isinstance(kind, types.Array) and kind.layout == "C":
+        return f"{'' if kind.mutable else 'const '}{kind.dtype}[{kind.ndim}]"
+    if isinstance(kind, types.BaseNamedTuple):
+        of: Any = kind
+        module = of.instance_class.__module__.removeprefix("edbc.")
+        return f"{module}:{of.instance_class.__qualname__}({', '.join(map(type_text, of.types))})"
+    if isinstance(kind, types.Integer | types.Float | types.Boolean) and not isinstance(kind, types.Literal):
+        return str(kind)
+    raise ValueError(f"{kind}: expected a number, an array in C's order or a named tuple of them")
 
 
 def called() -> Iterator[tuple[int, str]]:

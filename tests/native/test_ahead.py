@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from called_loops import type_text
 from numba import types
 
 from edbc.native import ahead, kernelcache, shipped
-from edbc.native.ahead import LISTED, listed, num_cores, read_types, type_text
+from edbc.native.ahead import LISTED, listed, num_cores, read_types
 from edbc.native.kernelcache import KernelFiles
 
 KERNEL = """

@@ -88,10 +88,6 @@ class Team:
             threading.Thread(target=_help, args=(self._jobs,), daemon=True, name="edbc helper").start()
             self._helpers += 1
 
-    def forgive(self) -> None:
-        """Let helpers come again, however late one was."""
-        self._alone, self._penalty = 0, _FEWEST_ALONE
-
     def _with_help(self, count: int, width: int, scratch: int) -> Iterator[int]:
         shape = shape_of(width)
         assert shape is not None

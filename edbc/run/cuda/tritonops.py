@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from edbc.base.operations import FORMULAS, Formula, Rewriter, parse
+from edbc.base.operations import FORMULAS, Formula, parse
 
 _PRIMITIVES: dict[str, tuple[str, ...]] = {
     "exp": ("tl.exp({0})",),
@@ -55,7 +55,7 @@ OPERATIONS = tuple(name for name, formula in FORMULAS.items() if _is_known(formu
 """Powers are left to torch: their corner cases (negative bases, whole exponents) need the device's own library."""
 
 
-class _Rendering(Rewriter):
+class _Rendering(ast.NodeTransformer):
     """A formula of some sources as lines that leave its value in the name `result`."""
 
     def __init__(self, formula: Formula, result: str, sources: Sequence[str], compute: str):
@@ -65,26 +65,26 @@ class _Rendering(Rewriter):
         self.names = 0
         self.lines: list[str] = []
         self.root = ast.dump(parse(formula.text))
-        value = ast.unparse(self.rewrite(formula.text))
+        value = ast.unparse(self.visit(parse(formula.text)))
         if value != result:
             self.lines.append(f"{result} = {value}")
 
-    def visit_Name(self, node: ast.Name) -> ast.expr:  # noqa: N802
+    def visit_Name(self, node: ast.Name) -> ast.expr:
         return ast.Name(self.sources[node.id])
 
-    def visit_Constant(self, node: ast.Constant) -> ast.expr:  # noqa: N802
+    def visit_Constant(self, node: ast.Constant) -> ast.expr:
         return ast.Constant(float(node.value))  # type: ignore[arg-type]
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
         parts = map(self.visit, (node.test, node.body, node.orelse))
         return ast.parse(f"tl.where({', '.join(map(ast.unparse, parts))})", mode="eval").body
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         sign = " & " if isinstance(node.op, ast.And) else " | "
         parts = (f"({ast.unparse(self.visit(value))})" for value in node.values)
         return ast.parse(sign.join(parts), mode="eval").body
 
-    def visit_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.expr:
         key, name = ast.dump(node), ast.unparse(node.func)
         if key not in self.calls:
             self.calls[key] = self._call(name, self.visit(node.args[0]), key == self.root)
