@@ -411,7 +411,7 @@ class CpuBackend:
         """As many threads as pay for a stretch."""
         work = partial(count_work, *stretch, schedule.batch_type, schedule.batch_ptr, shot.products,
                        len(schedule.nodes))  # fmt: skip
-        return self._threads(work, dtype.itemsize, demand.scratch)
+        return threads_for(self.products, work, dtype.itemsize, demand.scratch)
 
     def at_once(self, batch: MiniBatch) -> AtOnce | None:
         """What runs mini-batches of the structure of a placed one from now on; None where `execute` has to."""
@@ -446,13 +446,6 @@ class CpuBackend:
             run(0, arenas.workspace, arenas.scratch)
         return True
 
-    def _threads(self, work: Callable[[], tuple[float, float]], width: int,
-                 scratch: int) -> AbstractContextManager[int | None]:  # fmt: skip
-        """Those of products of our own are a team, the library has its own. `work` is as `count_work` has it."""
-        if self.products is OWN:
-            return TEAM.helping(work, width, scratch)
-        return threads_of_products(work)
-
     def snapshot_of(self, kernels: dict[int, Native], shared: Shared) -> Snapshot:
         """Tables that hold at least these kernels: those of earlier segments, or with their weights as they are now."""
         shot: Snapshot | None = shared.get("snapshot")
@@ -478,6 +471,12 @@ class CpuBackend:
             return None
         of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
         return torch_dtype(of[0].dtype)
+
+
+def threads_for(products: Products, work: Callable[[], tuple[float, float]], width: int,
+                scratch: int = 0) -> AbstractContextManager[int | None]:  # fmt: skip
+    """Those of products of our own are a team, the library has its own. `work` is as `count_work` has it."""
+    return TEAM.helping(work, width, scratch) if products is OWN else threads_of_products(work)
 
 
 def _of_same_model(known: dict[int, Native], kernels: dict[int, Native]) -> dict[int, Native]:

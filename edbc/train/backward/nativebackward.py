@@ -20,8 +20,7 @@ Definitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,12 +32,9 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
-from edbc.cells.kernels.products import OWN
 from edbc.native.pool import ALIGNMENT, Pool, aligned
-from edbc.native.threads import threads_of_products
 from edbc.run.backend import Segment
-from edbc.run.cpu.cpubackend import CpuArenas, stretches_of
-from edbc.run.cpu.team import TEAM
+from edbc.run.cpu.cpubackend import CpuArenas, stretches_of, threads_for
 from edbc.run.cpu.walk import gather_rows, record_of_memory
 from edbc.run.cpu.walktables import NativeKernel, address_of_parameter
 from edbc.run.passes.placeloops import count_work
@@ -350,32 +346,26 @@ class NativeReversal(Reversal):
         self.constants.update(constant_gradients(*whole))
 
     def walk(self, segment: Segment) -> None:
+        """See Reversal; rows of passes add to each other's gradients, and one thread runs them."""
         whole = self.batches, self.values, self.rows_of_gradients, self.arrays, self.weights
         for begin, end, dtype in reversed(list(self._stretches(segment))):
             if dtype is None:
                 self.batch(begin)
             else:
-                with self._threads(partial(self._work, begin, end), dtype) as team:
+                with threads_for(self.tables.multiply, partial(self._work, begin, end), dtype.itemsize) as team:
                     walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
                               self._workspace + self._scratch, self._outer(dtype), dtype.itemsize, *whole,
                               _LIKE[dtype], team or 0)  # fmt: skip
         for dtype, (kinds, workspaces, filled) in self._products.items():
-            with self._threads(self._work_of_weights, dtype) as team:
+            with threads_for(self.tables.multiply, self._work_of_weights, dtype.itemsize) as team:
                 weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
                                 self._outer(dtype), *whole, _LIKE[dtype], team or 0)  # fmt: skip
-
-    def _threads(self, work: Callable[[], tuple[float, float]],
-                 dtype: torch.dtype) -> AbstractContextManager[int | None]:  # fmt: skip
-        """See `CpuBackend`; rows of passes add to each other's gradients, and one thread runs them."""
-        if self.tables.multiply is OWN:
-            return TEAM.helping(work, dtype.itemsize, 0)
-        return threads_of_products(work)
 
     def _outer(self, dtype: torch.dtype) -> int:
         return self.tables.multiply.outer(dtype.itemsize)
 
     def _work(self, begin: int, end: int) -> tuple[float, float]:
-        """Multiplications and products of batches' backward passes, for `_threads`."""
+        """Multiplications and products of batches' backward passes, for `threads_for`."""
         work: tuple[float, float] = count_work(begin, end, self.batches.batch_type, self.batches.batch_ptr,
                                                self._products_of_types, BLOCK)  # fmt: skip
         return work
