@@ -22,7 +22,7 @@ networkx is for analysis, drawing and compiling (`to_networkx`); nothing at run 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -329,15 +329,7 @@ class Graph:
         externals = [graph.nodes[v]["external"] for v in sorted(v for v in graph if isinstance(v, tuple))]
         built = cls.build(graph.graph["types"], nodes)
         external_class = _ints([classes.index(c) for c in externals])
-        return cls(
-            built.types,
-            built.node_type,
-            built.operand_ptr,
-            built.operands,
-            built.operand_output,
-            external_class,
-            classes,
-        ).lint()
+        return replace(built, external_class=external_class, classes=classes).lint()
 
     def same_as(self, other: Graph) -> bool:
         """True when types, nodes, operands, their order and externals are all equal."""

@@ -185,6 +185,11 @@ class Writer(Predictor):
         return part
 
 
+def each_part(columns: Mapping[str, Sequence[Any]]) -> Iterator[Written]:
+    """What a `Writer` has returned, part by part."""
+    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
+
+
 @dataclass
 class Summary:
     """What a job did."""

@@ -20,7 +20,7 @@ import torch
 
 from edbc.errors import DeviceError
 from edbc.native.threads import num_cores
-from edbc.reach.jobs import Job, Parts, Writer, Written, require_workers, rows_of
+from edbc.reach.jobs import Job, Parts, Writer, Written, each_part, require_workers, rows_of
 
 AHEAD = 3
 """Batches per worker that wait or run."""
@@ -64,7 +64,7 @@ def _ended(waiting: list[Future[dict[str, Any]]]) -> Iterator[Written]:
     ended = [future for future in waiting if future.done()]
     has_failed = any(future.exception() for future in ended)
     for future in waiting if has_failed else ended:
-        yield from _each(future.result())
+        yield from each_part(future.result())
     waiting[:] = [future for future in waiting if future not in ended]
 
 
@@ -80,10 +80,6 @@ def batches(job: Job) -> Iterator[dict[str, list[Any]]]:
                 rest = {name: column[size:] for name, column in rest.items()}
     if rest["file"]:
         yield rest
-
-
-def _each(columns: dict[str, list[Any]]) -> Iterator[Written]:
-    return (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
 
 
 def _begin(options: dict[str, Any], threads: int) -> None:

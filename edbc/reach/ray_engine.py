@@ -23,7 +23,7 @@ from typing import Any
 from edbc import errors
 from edbc.errors import DeviceError, EdbcError
 from edbc.native.threads import num_cores
-from edbc.reach.jobs import Job, Parts, Writer, Written, require_workers, rows_of
+from edbc.reach.jobs import Job, Parts, Writer, Written, each_part, require_workers, rows_of
 
 READERS = 1
 """CPUs that are left to tasks that read."""
@@ -102,8 +102,7 @@ def _dataset(ray: Any, job: Job, size: int) -> Any:
 
 def _parts(dataset: Any) -> Parts:
     for batch in dataset.iter_batches(batch_size=None, batch_format="numpy"):
-        for values in zip(*batch.values(), strict=True):
-            yield dict(zip(batch, values, strict=True))
+        yield from each_part(batch)
 
 
 def _lost(ray: Any, size: int) -> str:

@@ -330,10 +330,7 @@ def _guard(what: str, function: Callable[[], Any], where: str = "") -> Any:
 
 def _guarded(instances: Iterator[Any], what: str, names: str) -> Iterator[Any]:
     for number in itertools.count():
-        try:
-            instance = _guard(what, lambda: next(instances, _END), f" (instance {number} of {names})")
-        except StopIteration:
-            return
+        instance = _guard(what, lambda: next(instances, _END), f" (instance {number} of {names})")
         if instance is _END:
             return
         yield instance

@@ -35,7 +35,7 @@ from edbc.cells.program import Program
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import WarmUp
+from edbc.run.cuda.chains import WarmUp, launches
 from edbc.run.cuda.devicearenas import Binding, CudaArenas
 from edbc.run.cuda.issue import Issuer, Operations, Stretch
 from edbc.run.cuda.library import TritonKernel
@@ -203,7 +203,7 @@ class CudaBackend:
         if in_steps:  # the first one fills rows of externals
             in_steps = [*([1] if runs[0].in_torch else []), in_steps[0] + (not runs[0].in_torch), *in_steps[1:]]
         return StepDemand(int(segment.placement.begins[-1]), -(-workspace // 16) * 16, steps=sum(in_steps),
-                          launches=self.forward.launches(in_steps), runs=runs, known=known)  # fmt: skip
+                          launches=sum(map(launches, in_steps)), runs=runs, known=known)  # fmt: skip
 
     def _known(self, segment: Segment, kernel_of_type: KernelOfType) -> Known:
         """What is known of the types of a segment, remembered for the very same ones with the very same kernels."""

@@ -16,7 +16,7 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.base.kept import Kept
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import KEPT, LENGTHS, Chains, WarmUp, cut, launches
+from edbc.run.cuda.chains import KEPT, LENGTHS, Chains, WarmUp, cut
 from edbc.run.cuda.library import Library
 from edbc.run.cuda.streams import number_of_stream
 from edbc.run.cuda.table import Longs, record_ptr, write_records
@@ -66,10 +66,6 @@ class Issuer:
             about = torch.cuda.get_device_properties(device)
             self.programs = PER_PROCESSOR * about.multi_processor_count
             self._is_dependent = (about.major, about.minor) >= DEPENDENT_LAUNCH
-
-    def launches(self, steps: Sequence[int]) -> int:
-        """What the host issues for stretches of so many steps."""
-        return sum(map(launches, steps))
 
     def issue(self, upload: Upload, stretches: Sequence[Stretch], vectors: Callable[[Longs], None],
               send: Callable[[], None], done: Callable[[int], None] | None = None) -> None:  # fmt: skip
