@@ -11,7 +11,8 @@ Definitions.
     cancels.
 
 Recording, the grammar of plans, the reference and the tests read the entries. Renderers turn formulas into machine code
-(`kernels.formulas`) and into Triton's text (`runtime.cuda.operations`); `kernels.adjoint` asks for derivatives.
+(`edbc.cells.kernels.formulas`) and into Triton's text (`edbc.run.cuda.tritonops`); `edbc.cells.values.adjoint` asks for
+derivatives.
 """
 
 from __future__ import annotations

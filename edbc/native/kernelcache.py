@@ -17,7 +17,7 @@ wait for it, so that processes that start together share the work.
 numba looks at the file of the function that is cached alone. The functions that it calls are compiled into it, and so
 are the numbers that it names, whatever files they are from, and those of the functions that it calls; here their byte
 code and values are part of the name, as this process has them: files may have been edited since. Not seen is what
-`numba.extending.overload` puts in the place of a function, see NOTE: [Stale caches] in `runtime.walk`.
+`numba.extending.overload` puts in the place of a function, see NOTE: [Stale caches] in `edbc.run.cpu.walk`.
 
 Files of several processes meet in one, and so do the symbols in them. A symbol is a function's name, its arguments'
 types, and a number that numba counts from 1 in every process; of two symbols of one name the linker takes the first for

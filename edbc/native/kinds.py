@@ -58,7 +58,7 @@ def copy(source: Any, begin: int, end: int, target: Any, at: int) -> None:
 
 
 def checksum(*modules: ModuleType) -> int:
-    """Of the text of modules; see NOTE: [Stale caches] in `runtime.walk`."""
+    """Of the text of modules; see NOTE: [Stale caches] in `edbc.run.cpu.walk`."""
     total = 0
     for module in modules:
         total = zlib.crc32(Path(str(module.__file__)).read_bytes(), total)

@@ -5,7 +5,7 @@ Native code computes a row by itself: sums have one order, whatever number of ro
 
 (1) Products by the library, and types that torch runs, which take other paths for other numbers of rows; not functions
     of runs (`cells.rows.segmented`), which compute a node by itself.
-(2) Cells that may run in parts (`cells.split`). The eager half is the beginning of the sum that the whole cell
+(2) Cells that may run in parts (`cells.parts`). The eager half is the beginning of the sum that the whole cell
     computes, and the core goes on from there: the same bits, where the eager operand comes first in its product. Where
     it does not, parts add in another order, and whether a cell runs in parts depends on the mini-batch.
 """

@@ -768,7 +768,7 @@ class Net:
         yield from self._splitter.kept_whole(captured, schedule)
 
     def depends_on_company(self, prepared: MiniBatch) -> Iterator[str]:
-        """What of a mini-batch has bits that depend on what else runs with it, a line each; see `runtime.company`."""
+        """What of a mini-batch has bits that depend on what else runs with it, a line each; see `edbc.run.company`."""
         why = company.of_backend(self.backend)
         if why is not None:
             yield why

@@ -72,7 +72,7 @@ class Snapshot:
     table: StepTable
     products: NDArray[np.float64]
     """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
-    `kernels.count_work`."""
+    `placeloops.count_work`."""
 
     def holds(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels."""

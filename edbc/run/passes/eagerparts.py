@@ -102,7 +102,7 @@ class Chosen(NamedTuple):
     room: Longs
     """Per type, for its hand-over, in rows."""
     row: Ints
-    """This, `opened` and `counts` are of `splitting.find_chunks`."""
+    """This, `opened` and `counts` are of `splitloops.find_chunks`."""
     opened: Ints
     counts: Longs
 
@@ -124,7 +124,7 @@ class _Asked(NamedTuple):
     """What is looked for in the operands of types."""
 
     ptr: Longs
-    """This and `operands` are of `sharing.find_equal_operands`."""
+    """This and `operands` are of `shareloops.find_equal_operands`."""
     operands: Longs
 
 
@@ -193,8 +193,8 @@ class Splitter:
         }, room, *chunks)  # fmt: skip
 
     def _look(self, capture: Capture, schedule: Schedule, kinds: Sequence[int]) -> tuple[Ints, list[int]]:
-        """Which nodes have equal operands, and how many differ per type, as `sharing.find_equal_operands` gives it: -1
-        where an operand that may be eager is none."""
+        """Which nodes have equal operands, and how many differ per type, as `find_equal_operands` gives it: -1 where
+        an operand that may be eager is none."""
         graph, asked = capture.graph, self._asked_of(capture.graph, kinds)
         equal, found = shareloops.find_equal_operands(
             schedule.batch_type, schedule.batch_ptr, schedule.nodes, graph.operand_ptr, graph.operands,
@@ -327,8 +327,8 @@ def _type_of(part: str, whole: NodeType, cell: SplitCell, eager: tuple[str, ...]
 
 
 def _needs(variants: dict[int, Variant], nodes: list[int], largest: list[int], distinct: list[int]) -> list[Need]:
-    """What the types would hand over; `nodes` and `largest` are of `splitting.batch_sizes`, `distinct` of
-    `sharing.find_equal_operands`."""
+    """What the types would hand over; `nodes` and `largest` are of `splitloops.batch_sizes`, `distinct` of
+    `shareloops.find_equal_operands`."""
     found = []
     for kind, variant in variants.items():
         rows = distinct[kind] if variant.cell.shares else nodes[kind]

@@ -36,7 +36,7 @@ Longs = NDArray[np.int64]
 
 @frozen
 class Placement:
-    """Rows for one graph and schedule; see `runtime.kernels` for the arrays' meaning. b batches, k externals."""
+    """Rows for one graph and schedule; see `placeloops` for the arrays' meaning. b batches, k externals."""
 
     classes: tuple[ValueClass, ...]
     class_index: dict[ValueClass, int]
