@@ -127,10 +127,10 @@ def _is_close(one: Any, other: Any) -> bool:
 def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequence[Any],
            run_segment: RunSegment | None) -> tuple[nn.Module, Recorder]:  # fmt: skip
     """A new copy whose recorder knows what the `used` one had to learn: what it began to record before stays in the
-    first instance, and is no difference. Nor is which instance a kept forward was recorded of; it is of closed code,
-    so that the copy is as new afterwards."""
+    first instance, and is no difference. Nor is which instance a kept forward, or a call on rows, was recorded of; they
+    are of closed code, so that the copy is as new afterwards."""
     shadow, recorder = recording_shadow(view, table)
-    if used.kept_forwards:
+    if used.kept_forwards or view.ragged:
         with unchanged(instances):
             capture(shadow, recorder, instances, run_segment)
     recorder.needs_deep_stack, recorder.reads = used.needs_deep_stack, used.reads

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -198,3 +201,36 @@ def test_what_waits_for_company_is_no_difference() -> None:
     instances = [(torch.randn(4, generator=rng), 2 if i == 0 else 1) for i in range(4)]
     require_parity(seeded(ReadsLater), instances)
     edbc.compile(seeded(ReadsLater), instances)
+
+
+class OwnBesideRows(nn.Module):
+    """Lines that compute with the instance's own tensors beside rows, nothing of which is returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 6)
+
+    def forward(self, instance: dict[str, Any]) -> torch.Tensor:
+        ids, v, edges = instance["ids"], instance["v"], instance["edges"]
+        h = self.words(torch.tensor(ids))
+        list(h.unbind(0))
+        h.new_zeros(6)
+        state = {"h": torch.zeros(6), "c": torch.zeros(6)}
+        other = copy.copy(state)
+        other["h"] = other["h"] + v
+        v = v + state["h"]
+        h = h.index_add(0, torch.tensor([b for a, b in edges]), h[torch.tensor([a for a, b in edges])] * 0.3)
+        return v
+
+
+def test_which_instance_a_call_was_kept_of_is_no_difference() -> None:
+    """Lines with rows are recorded of one instance for all: what they compute of its own tensors is nodes then, where
+    the first instance of a new copy has numbers."""
+    rng = Random(5)
+    instances = []
+    for _ in range(12):
+        n = rng.randint(2, 7)
+        ids = [rng.randrange(20) for _ in range(n)]
+        edges = [(rng.randrange(n), rng.randrange(n)) for _ in range(rng.randint(1, 5))]
+        instances.append({"ids": ids, "v": torch.ones(6), "edges": edges})
+    edbc.compile(seeded(OwnBesideRows), instances)
