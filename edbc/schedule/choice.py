@@ -50,13 +50,15 @@ from edbc.native.kernelcache import U
 from edbc.native.kinds import inlined, inner_uncounted, native, native_uncounted
 from edbc.schedule.analysis import Dag
 from edbc.schedule.engine import Frontier
-from edbc.schedule.policy import BITS, PHASES
 from edbc.schedule.rows import padded, raise_row, tally_row
 from edbc.schedule.statetable import mix
 
 BASE, MAX, SORT, PHASE, CRITICAL, RANK = range(6)
 MOST, AGENDA, SUFFICIENT, RANDOM, CHAINS, CRITICAL_PATH = range(6)
 PRODUCTIVE, HOLDS, BLOCKS = 1, 2, 4
+BITS = 8
+"""A word of an encoding with bits is `type * BITS + bits`."""
+PHASES = 8
 Floats = NDArray[np.float64]
 
 

@@ -313,7 +313,7 @@ TRAINING = (
     Mechanism(
         "one walk",
         "the reverse schedule is a native call per batch",
-        "edbc/train/backward/nativebackward.py",
+        "edbc/run/cpu/cpubackend.py",
         "changes = (np.diff(of_batch) != 0) | (of_batch[1:] == 0)",
         "changes = of_batch[1:] >= 0",
         (NATIVE + "::test_one_call_walks_the_reverse_schedule",),

@@ -73,16 +73,20 @@ def captured(launches: Call, device: torch.device) -> Call:
     return replay
 
 
+Capture = Callable[[Call, torch.device], Call]
+
+
 class Chains:
     """Those of one step kernel on one stream, run by `programs` programs; definition (1). `launch(cursor, number,
     ahead)` issues one step."""
 
-    def __init__(self, launch: Callable[[torch.Tensor, int, int], None], device: torch.device, programs: int):
+    def __init__(self, launch: Callable[[torch.Tensor, int, int], None], device: torch.device, programs: int,
+                 capture: Capture):  # fmt: skip
         self.programs = programs
         self.cursor = torch.zeros(2, dtype=torch.int64, device=device)
         self.lock = RLock()
         """Held while a mini-batch is issued: its steps move the cursor, another's must not come between them."""
-        self._launch, self._device = launch, device
+        self._launch, self._capture, self._device = launch, capture, device
         self._known: dict[int, Call] = {}
 
     def begin(self, cursor: torch.Tensor) -> None:
@@ -96,7 +100,7 @@ class Chains:
             self.begin(empty)
             self._chain(LENGTHS[-1])
             for length in LENGTHS:
-                self._known[length] = captured(partial(self._chain, length), self._device)
+                self._known[length] = self._capture(partial(self._chain, length), self._device)
                 warm_up.chains += 1
 
     def _chain(self, length: int) -> None:

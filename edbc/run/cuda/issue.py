@@ -16,7 +16,7 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.base.kept import Kept
 from edbc.run.cuda import compiled
-from edbc.run.cuda.chains import KEPT, LENGTHS, Chains, WarmUp, cut
+from edbc.run.cuda.chains import KEPT, LENGTHS, Chains, WarmUp, captured, cut
 from edbc.run.cuda.library import Library
 from edbc.run.cuda.streams import number_of_stream
 from edbc.run.cuda.table import Longs, record_ptr, write_records
@@ -59,7 +59,7 @@ class Issuer:
         self.library = Library()
         self._chains: Kept[Any, Chains] = Kept(KEPT)
         self._warm_up = warm_up
-        self._function = compiled.function_of
+        self._function, self._capture = compiled.function_of, captured
         self._is_dependent = False
         self.programs = ON_HOST
         if device.type == "cuda":
@@ -132,7 +132,7 @@ class Issuer:
         def launch(cursor: torch.Tensor, number: int, ahead: int) -> None:
             function[(programs,)](cursor, number, ahead, **options)
 
-        made = Chains(launch, self.device, programs)
+        made = Chains(launch, self.device, programs, self._capture)
         empty = torch.zeros(self.library.width, dtype=torch.int64)
         empty[Field.LEFT], empty[Field.BRANCH] = 1, -1
         empty = empty.to(self.device)

@@ -36,6 +36,7 @@ from edbc.base.graph import Ints
 from edbc.native.kinds import native
 from edbc.schedule.analysis import Dag
 from edbc.schedule.choice import (
+    BITS,
     RANK,
     Floats,
     Scratch,
@@ -47,7 +48,6 @@ from edbc.schedule.choice import (
     remaining,
 )
 from edbc.schedule.engine import Frontier, execute, new_frontier, restart
-from edbc.schedule.policy import BITS
 from edbc.schedule.statetable import Table, find, insert, new_table
 
 Generator = NDArray[np.int64]

@@ -58,11 +58,10 @@ def chain(length: int) -> list[tuple[int, int]]:
     return [(0, length), *((number, 0) for number in range(1, length - 1)), (-1, 0)]
 
 
-def test_chains_are_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chains_are_captured_once_and_replayed() -> None:
     """Every length once, whatever runs; the shortest runs before capturing, so that the kernel is compiled."""
     graphs, warm_up = Graphs(), WarmUp()
-    monkeypatch.setattr("edbc.run.cuda.chains.captured", graphs.capture)
-    chains = Chains(graphs.launch, torch.device("cpu"), 2)
+    chains = Chains(graphs.launch, torch.device("cpu"), 2, graphs.capture)
     chains.prepare(torch.tensor([7, 0]), warm_up)
     assert graphs.captured == list(LENGTHS)
     assert graphs.issued == chain(LENGTHS[-1])
