@@ -52,7 +52,8 @@ def run_ray(job: Job, workers: int | None, address: str | None) -> Parts:
         with closing(watched(_parts(_dataset(ray, job, size)), lambda: _lost(ray, size))) as parts:
             yield from parts
     except (EdbcError, KeyboardInterrupt, GeneratorExit):
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # whose threads tell by tracebacks that Ray is gone
+        if is_ours:  # threads of Ray Data's tell by tracebacks that Ray is gone
+            logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         raise
     except Exception as error:
         raise _reason(error) from None

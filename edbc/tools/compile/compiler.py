@@ -314,7 +314,7 @@ def capture_for_compiling(
     if not runs_out(sample):
         unseen = training[0][FEW : 2 * FEW]
         training, fresh = [training[0][:FEW]], [batch for batch in fresh if len(batch) <= FEW]
-        sample = Sample(model, code, training[0])
+        sample = sample.of(training[0])
     found = decide(sample, decided or Decisions())
     view, table = found.of(model, code)
     shadow, recorder = recording_shadow(view, table)

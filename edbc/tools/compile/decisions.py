@@ -119,6 +119,12 @@ class Sample:
         self._traces: SharedTraces = {}
         self._kernels: dict[str, Any] = {}
 
+    def of(self, instances: Sequence[Any]) -> Sample:
+        """Of some of the instances, with what has been made of the model."""
+        some = Sample(self.model, self.code, instances)
+        some.natives, some._traces, some._kernels = self.natives, self._traces, self._kernels
+        return some
+
     def recorded(self, ragged: tuple[str, ...] = (), names: frozenset[str] = frozenset()) -> _Recorded:
         """With these classes ragged and the methods of these names as cells."""
         known = self._known.get((ragged, names))
@@ -153,9 +159,7 @@ def runs_out(sample: Sample) -> bool:
     if count <= FEW or len(sample.recorded().table.types) < NEW_TYPES * count:
         return True
     border = 3 * count // 4
-    first, last = (
-        Sample(sample.model, sample.code, some) for some in (sample.instances[:border], sample.instances[border:])
-    )
+    first, last = sample.of(sample.instances[:border]), sample.of(sample.instances[border:])
     recorded = first.recorded(ragged_classes(first))
     known = len(recorded.table.types)
     last.recorded_by(recorded.view, recorded.table)
