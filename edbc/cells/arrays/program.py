@@ -22,23 +22,10 @@ import torch
 
 from edbc.base.operations import Formula
 from edbc.cells.arrays.sizes import Fit, Lengths, Poly, const
-from edbc.cells.arrays.tape import IS, Access, Fold, Line, Map, NotInLoops, Number, Place, Product, Scan, Tape
+from edbc.cells.arrays.tape import Access, Fold, Line, Map, NotInLoops, Product, Scan, Tape
+from edbc.cells.kernels.elements import IS, Made, Number, Place, Statement
 
 _ONE = const(1)
-
-
-class Made(NamedTuple):
-    """An operand that an earlier statement of the nest has computed."""
-
-    statement: int
-
-
-class Statement(NamedTuple):
-    """A formula of a nest's elements, and where they go, if anywhere."""
-
-    formula: Formula
-    operands: tuple[Access | Number | Place | Made, ...]
-    target: Access | None
 
 
 class Nest(NamedTuple):

@@ -23,6 +23,7 @@ import torch
 
 from edbc.base.operations import BINARY, FORMULAS, OPERATIONS, UNARY, Formula
 from edbc.capture.semantics.modes import DispatchMode
+from edbc.cells.kernels.elements import IS, Number, Place
 from edbc.cells.values.dispatched import decompositions
 from edbc.cells.values.formulas import FORMULAS as TAKEN_APART
 
@@ -39,19 +40,6 @@ class Access(NamedTuple):
     buffer: Any
     strides: tuple[Any, ...]
     offset: Any
-
-
-class Number(NamedTuple):
-    """An operand that is one number, or that over another."""
-
-    value: Any
-    over: Any = 1
-
-
-class Place(NamedTuple):
-    """An operand that is an element's own number along a size."""
-
-    along: int
 
 
 class Map(NamedTuple):
@@ -92,7 +80,6 @@ class Product(NamedTuple):
 
 
 Line = Map | Fold | Scan | Product
-IS = Formula("x", ("x",))
 _CHOSEN = Formula("y if x != 0 else z", ("x", "y", "z"))
 _NOT = Formula("1 if x == 0 else 0", ("x",))
 _SCALED = Formula("x * y + z", ("x", "y", "z"))

@@ -193,7 +193,14 @@ class Vectors:
         self.body.add(f"call {called}({kind} {value}, {at}, i32 {self.width}, {mask})")
 
     def gathered(self, address: str, stride: Index, mask: str = "") -> str:
-        """Elements so many bytes apart; 1 where a mask leaves them out."""
+        """Elements so many bytes apart; 1 where a mask leaves them out. One by one where it is known which: a vector's
+        own gathering took up to twice as long on an AMD EPYC, and there is none of bfloat16."""
+        if isinstance(stride, int) and "%" not in mask:
+            found = self.number(1.0)
+            for lane in range(mask.count("i1 1") if mask else self.lanes):
+                one = self.element_at(self.body.sum(address, lane * stride))
+                found = self.body.new(f"insertelement {self.kind} {found}, {self.element} {one}, i32 {lane}")
+            return found
         at, whole = self._apart(address, stride), mask or self.first(self.lanes)
         called = f"{self.kind} @llvm.masked.gather.{self._suffix}.v{self.lanes}p0"
         self.declared.add(f"declare {called}(<{self.lanes} x ptr>, i32, <{self.lanes} x i1>, {self.kind})")

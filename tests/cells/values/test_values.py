@@ -57,6 +57,18 @@ def test_a_row_has_the_same_bits_in_any_company(seed: int) -> None:
             assert torch.equal(some, whole[which])
 
 
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(5, 7), (16, 2), (20, 3)])
+def test_a_transposed_matrix_has_its_elements(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Of any width, which stand apart in what is read."""
+    values = Values()
+    matrix = torch.randn(2, rows, columns).to(dtype)
+    turned = values.turned(values.load(0, 0, rows * columns), rows, columns)
+    (found,) = run_natively([turned], [matrix.reshape(2, -1)], 16)
+    assert torch.equal(found.view(2, columns, rows), matrix.mT)
+
+
 def test_the_interpreter_lets_go_of_what_nobody_reads() -> None:
     """A chain of ten operations holds two values at a time, and its output in the end."""
     values = Values()
