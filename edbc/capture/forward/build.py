@@ -279,12 +279,14 @@ def _of_steps(recording: Recording, result_refs: Ints) -> Structure:
     table = recording.table
     of_entry = table.arrays()
     source = as_longs(recording.external_source)
-    *arrays, result_node, result_output, foreign = buildloops.numbered(
+    arrays, result_node, result_output, foreign, foreign_result = buildloops.numbered(
         recording.entries, recording.refs, result_refs, recording.first_value, recording.first_external, len(source),
         of_entry.type_index, of_entry.num_operands, of_entry.num_outputs,
     )  # fmt: skip
     if foreign >= 0:
         refuse_foreign(recording, int(foreign), arrays[1])
+    if foreign_result >= 0:
+        refuse_foreign(recording, int(foreign_result), None)
     nodes = GraphArrays(*arrays)
     for array in nodes:
         array.setflags(write=False)

@@ -286,46 +286,19 @@ def as_operands(refs, value_node, value_output):  # type: ignore[no-untyped-def]
 @njit(cache=True)
 def numbered(entries, refs, results, first_value, first_external, num_externals, type_index, num_operands, num_outputs):  # type: ignore[no-untyped-def]
     """What follows from a recording whose sums and patterns are its nodes: types of nodes, operands as CSR, and
-    results, all as pairs; and the first operand that is not of this mini-batch, or -1."""
-    n, m = len(entries), len(refs)
-    ptr, node_type = np.zeros(n + 1, np.int32), np.empty(n, np.int32)
-    operands, outputs = np.empty(m, np.int32), np.empty(m, np.int32)
-    num_values = 0
-    for v in range(n):
-        num_values += num_outputs[entries[v]]
-    value_node, value_output = np.empty(num_values, np.int32), np.empty(num_values, np.int32)
-    at = value = 0
-    foreign = np.int64(-1)
-    for v in range(n):
+    results, all as pairs; and the first operand and the first result that are not of this mini-batch, or -1."""
+    ptr, value_base, value_node, value_output = number_values(entries, num_operands, num_outputs)
+    local, foreign = local_refs(refs, first_value, first_external, value_base[-1], num_externals)
+    local_results, foreign_result = local_refs(results, first_value, first_external, value_base[-1], num_externals)
+    if foreign >= 0 or foreign_result >= 0:
+        local, local_results = local[:0], local_results[:0]
+    node_type = np.empty(len(entries), np.int32)
+    for v in range(len(entries)):
         node_type[v] = type_index[entries[v]]
-        for i in range(at, at + num_operands[entries[v]]):
-            ref = refs[i]
-            if ref >= 0:
-                local = ref - first_value
-                if 0 <= local < value:
-                    operands[i], outputs[i] = value_node[local], value_output[local]
-                    continue
-            else:
-                local = ref + first_external
-                if -num_externals <= local < 0:
-                    operands[i], outputs[i] = local, 0
-                    continue
-            foreign = np.int64(i) if foreign < 0 else foreign
-        at += num_operands[entries[v]]
-        ptr[v + 1] = at
-        for output in range(num_outputs[entries[v]]):
-            value_node[value], value_output[value] = v, output
-            value += 1
-    result_node, result_output = np.empty(len(results), np.int64), np.zeros(len(results), np.int64)
-    for i in range(len(results)):
-        if results[i] >= 0:
-            result_node[i], result_output[i] = (
-                value_node[results[i] - first_value],
-                value_output[results[i] - first_value],
-            )
-        else:
-            result_node[i] = results[i] + first_external
-    return node_type, ptr, operands, outputs, result_node, result_output, foreign
+    operands, outputs = as_operands(local, value_node, value_output)
+    result_node, result_output = as_operands(local_results, value_node, value_output)
+    nodes = node_type, ptr.astype(np.int32), operands.astype(np.int32), outputs.astype(np.int32)
+    return nodes, result_node, result_output, foreign, foreign_result
 
 
 @njit(cache=True)

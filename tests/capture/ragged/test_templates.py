@@ -302,29 +302,33 @@ def test_steps_without_nodes_leave_out_their_batches() -> None:
     assert [(kind, nodes.tolist()) for kind, nodes in found.batches()] == [(0, [0, 1]), (2, [2, 3])]
 
 
-def test_numbered_is_what_building_makes_of_nodes_alone() -> None:
-    """Against `number_values`, `local_refs` and `as_operands`; and the first ref of another mini-batch is told."""
+def test_numbered_says_where_values_are() -> None:
+    """Of operands and results; and the first ref of another mini-batch is told, of each."""
     rng = np.random.default_rng(0)
     num_operands, num_outputs, kinds = np.array([0, 2, 3]), np.array([1, 2, 1]), np.array([4, 0, 2])
     for _ in range(20):
-        entries, refs, values = [0], list[int](), 1
+        entries, refs, values = [0], list[int](), [(0, 0)]
         for entry in rng.integers(0, 3, 12).tolist():
-            refs += [int(rng.integers(-5, values)) for _ in range(num_operands[entry])]
+            refs += [int(rng.integers(-5, len(values))) for _ in range(num_operands[entry])]
+            values += [(len(entries), output) for output in range(num_outputs[entry])]
             entries.append(entry)
-            values += int(num_outputs[entry])
-        local, results = np.array(refs, np.int64), rng.integers(-5, values, 4)
+        local, results = np.array(refs, np.int64), rng.integers(-5, len(values), 4)
         shift = lambda x: np.where(x >= 0, x + 1000, x - 50)  # noqa: E731
         told = np.array(entries, np.int64)
-        args = told, shift(local), shift(results), 1000, 50, 5, kinds, num_operands, num_outputs
-        kind, ptr, nodes, outputs, result_node, result_output, foreign = buildloops.numbered(*args)
-        wanted, _, value_node, value_output = buildloops.number_values(told, num_operands, num_outputs)
-        assert foreign == -1
+        args = 1000, 50, 5, kinds, num_operands, num_outputs
+        (kind, ptr, *of_nodes), *of_results, foreign, foreign_result = buildloops.numbered(
+            told, shift(local), shift(results), *args
+        )
+        assert foreign == foreign_result == -1
         assert kind.tolist() == kinds[told].tolist()
-        assert ptr.tolist() == wanted.tolist()
-        for found, of in (((nodes, outputs), local), ((result_node, result_output), results)):
-            for a, b in zip(found, buildloops.as_operands(of, value_node, value_output), strict=True):
-                assert a.tolist() == b.tolist()
-        if refs:
-            foreign_refs = shift(local)
-            foreign_refs[[0, -1]] = -60
-            assert buildloops.numbered(told, foreign_refs, *args[2:])[-1] == 0
+        assert np.diff(ptr).tolist() == num_operands[told].tolist()
+        for found, of in ((of_nodes, local), (of_results, results)):
+            assert list(zip(*map(np.ndarray.tolist, found), strict=True)) == [
+                values[x] if x >= 0 else (x, 0) for x in of.tolist()
+            ]
+        for position, both in enumerate(((local, results), (results, local)), -2):
+            if len(both[0]):
+                of = shift(both[0])
+                of[[0, -1]] = -60
+                told_refs = (of, shift(both[1])) if position == -2 else (shift(both[1]), of)
+                assert buildloops.numbered(told, *told_refs, *args)[position] == 0
