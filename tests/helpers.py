@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,6 +48,12 @@ def captured(model: nn.Module, instances: Sequence[Any]) -> Capture:
 def graph_of(model: nn.Module, instances: Sequence[Any]) -> Graph:
     """The graph of one mini-batch."""
     return captured(model, instances).graph
+
+
+def same_graph(one: Graph, other: Graph) -> bool:
+    """True when types, nodes, operands, their order and externals are all equal."""
+    arrays = (*zip(one.arrays, other.arrays, strict=True), (one.external_class, other.external_class))
+    return (one.types, one.classes) == (other.types, other.classes) and all(np.array_equal(a, b) for a, b in arrays)
 
 
 def counts(graph: Graph) -> dict[str, int]:

@@ -15,24 +15,19 @@ Definitions.
 
 The arrays are CSR: operands of node v are `operands[operand_ptr[v]:operand_ptr[v + 1]]`, in order, repeats kept. An
 entry e >= 0 is a node, and `operand_output` says which of its outputs; an entry e < 0 is external number -1 - e.
-
-networkx is for analysis, drawing and compiling (`to_networkx`); nothing at run time builds it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edbc.base.frozen import frozen
 from edbc.errors import GraphError
-
-if TYPE_CHECKING:
-    import networkx as nx
 
 Ints = NDArray[np.int32]
 EXCERPT = "excerpt"
@@ -293,55 +288,6 @@ class Graph:
             return f"operand {position} is output {output} of node {operand}, which has {available}"
         return ""
 
-    def to_networkx(self) -> nx.MultiDiGraph:
-        """The same graph for analysis and drawing; `from_networkx` gives it back exactly.
-
-        Nodes are integers with attributes `type` (index) and `name`; externals are `("external", e)` with attribute
-        `external` (their ValueClass). An edge runs from operand to user with `position` and `output`. Graph
-        attributes: `types`, `classes`.
-        """
-        import networkx as nx
-
-        result = nx.MultiDiGraph(types=self.types, classes=self.classes)
-        for e in range(self.num_externals):
-            result.add_node(("external", e), external=self.classes[int(self.external_class[e])])
-        for node in range(self.num_nodes):
-            kind = int(self.node_type[node])
-            result.add_node(node, type=kind, name=self.types[kind].name)
-            for position, (operand, output) in enumerate(self.operands_of(node)):
-                producer = operand if operand >= 0 else ("external", -1 - operand)
-                result.add_edge(producer, node, position=position, output=output)
-        return result
-
-    @classmethod
-    def from_networkx(cls, graph: nx.MultiDiGraph) -> Graph:
-        """The inverse of `to_networkx`. Raises GraphError when node numbers are not 0..n-1 or positions have holes."""
-        numbers = sorted(v for v in graph if not isinstance(v, tuple))
-        if numbers != list(range(len(numbers))):
-            raise GraphError("from_networkx: expected nodes numbered 0..n-1; relabel them in topological order")
-        nodes: list[tuple[int | str, list[int | tuple[int, int]]]] = []
-        for v in numbers:
-            edges = sorted((data["position"], u, data["output"]) for u, _, data in _edges_into(graph, v))
-            if [position for position, _, _ in edges] != list(range(len(edges))):
-                raise GraphError(f"from_networkx: node {v}: operand positions are not 0..{len(edges) - 1}")
-            nodes.append((graph.nodes[v]["type"], [(u, output) for _, u, output in edges]))
-        classes = graph.graph["classes"]
-        externals = [graph.nodes[v]["external"] for v in sorted(v for v in graph if isinstance(v, tuple))]
-        built = cls.build(graph.graph["types"], nodes)
-        external_class = _ints([classes.index(c) for c in externals])
-        return replace(built, external_class=external_class, classes=classes).lint()
-
-    def same_as(self, other: Graph) -> bool:
-        """True when types, nodes, operands, their order and externals are all equal."""
-        return (
-            self.types == other.types
-            and self.classes == other.classes
-            and all(
-                np.array_equal(getattr(self, name), getattr(other, name))
-                for name in ("node_type", "operand_ptr", "operands", "operand_output", "external_class")
-            )
-        )
-
     def text(self, limit: int | None = None) -> str:
         """One line per node: `%7 = internal(%3.0, %5.0, x2)`; at most `limit` of them."""
         lines = []
@@ -370,8 +316,3 @@ class Graph:
     def __repr__(self) -> str:
         counts = ", ".join(f"{t.name} {c}" for t, c in zip(self.types, self.counts().tolist(), strict=True))
         return f"Graph({self.num_nodes} nodes: {counts})"
-
-
-def _edges_into(graph: nx.MultiDiGraph, node: int) -> list[tuple[int, int, dict[str, int]]]:
-    """Edges into `node` with externals numbered as `operands` numbers them."""
-    return [(-1 - u[1] if isinstance(u, tuple) else u, v, data) for u, v, data in graph.in_edges(node, data=True)]

@@ -41,7 +41,7 @@ from edbc.cells.celltext import block_text
 from edbc.cells.lower import lower
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.parts import splittable
-from edbc.errors import GraphError, InputError, ModelError
+from edbc.errors import InputError, ModelError
 from edbc.native import ahead
 from edbc.plan.plan import (
     BatchCost,
@@ -333,7 +333,6 @@ def capture_for_compiling(
         [replace(part, graph=_with_types(part.graph, types, table_index).lint()) for part in parts]
         for parts in segments
     ]
-    _require_dag(segments[0][0].graph)
     count = len(training)
     learned_on, held_out = (_some(list(itertools.chain(*of))) for of in (segments[:count], segments[count:]))
     source: Literal["sample", "file", "memory"] = "sample" if isinstance(file, ModelFile) else "memory"
@@ -375,15 +374,6 @@ def _loaded(
     if not batches[0]:
         raise InputError(f"{inputs[0]}: expected instances to compile on, got none; give a file with at least one")
     return [b for b in batches[:mini_batches] if b], [b for b in batches[mini_batches:] if b]
-
-
-def _require_dag(graph: Graph) -> None:
-    """Build the networkx graph of the training mini-batch; it must be acyclic and give the arrays back exactly."""
-    import networkx as nx
-
-    full = graph.to_networkx()
-    if not nx.is_directed_acyclic_graph(full) or not Graph.from_networkx(full).same_as(graph):
-        raise GraphError("training mini-batch: expected an acyclic graph that networkx gives back unchanged; report it")
 
 
 def planned_types(table: TypeTable, graphs: Sequence[Graph]) -> tuple[tuple[NodeType, ...], tuple[int, ...]]:
