@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -49,6 +50,8 @@ _LIBRARIES = ("torch", "nn", "F", "np", "math")
 _OF_DICTS = frozenset("get keys values items copy".split())
 _TEXT = (ast.Name, ast.Attribute)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_LATER = (ast.Lambda, ast.GeneratorExp)
+"""What of a file's own statements may run when it has been imported."""
 
 
 class _Unit(NamedTuple):
@@ -174,16 +177,21 @@ def _is_called_by_name(name: str) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _units(text: str) -> tuple[_Unit, ...]:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return ()
+    tree = _parsed(text)
     functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool]] = []
     rest: list[ast.AST] = []
     _divide(tree, functions, rest)
     own = ast.Module([ast.Expr(node) for node in rest if isinstance(node, ast.expr)], [])
     own.body += [node for node in rest if isinstance(node, ast.stmt)]
     return _unit("", own), *[_unit(of.name, of, of.decorator_list, is_method) for of, is_method in functions]
+
+
+def _parsed(text: str) -> ast.Module:
+    """The tree of a file, or of what is executed; of none where it has no syntax."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
 
 
 def _divide(node: ast.AST, functions: list[Any], rest: list[ast.AST]) -> None:
@@ -209,7 +217,9 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = (), is_meth
                 if not (isinstance(inner, ast.Name) and inner.id in local)]  # fmt: skip
     kept = frozenset(text for text, place in mentions if text and place not in called)
     looks_up = any(_looks_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
-    assigned = frozenset() if name in MAKES else frozenset({*_assignments(node), *(_changes(node) if name else ())})
+    later = [] if name in MAKES else [node] if name else [x for x in ast.walk(node) if isinstance(x, _LATER)]
+    changes = _changes(node) if name and name not in MAKES else ()
+    assigned = frozenset({*itertools.chain(*map(_assignments, later)), *changes})
     by = frozenset(_called(x.func if isinstance(x, ast.Call) else x) for x in decorators)
     of_own = own_attributes(node) if isinstance(node, ast.FunctionDef) and name not in MAKES else _Own()
     return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by, of_own,
@@ -324,7 +334,7 @@ def _assigned_by(call: ast.Call) -> Iterator[str]:
     if text is None or _function(call.func) == "vars":
         yield ANY
     elif _function(call.func) in ("exec", "eval"):
-        yield from frozenset[str]().union(*(unit.assigned for unit in _units(text)))
+        yield from _assignments(_parsed(text))
     else:
         yield text
 

@@ -88,6 +88,21 @@ def test_what_only_makes_the_model_is_not_reached(making: str, tmp_path: Path, m
     assert assigned(tmp_path, monkeypatch, making=making) == frozenset()
 
 
+@pytest.mark.parametrize(("lines", "found"), [
+    ("vars(settings).update(size=3)\nsettings.rate = 1", set()), ("later = lambda m: setattr(m, 'mode', 1)", {"mode"}),
+    ("later = (setattr(Net, 'mode', i) for i in range(3))", {"mode"}),
+])  # fmt: skip
+def test_what_a_file_does_stands_before_anything_is_recorded(
+    lines: str, found: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own statements have run when it is imported; lambdas and generators among them may run later."""
+    head = "from types import SimpleNamespace\nsettings = SimpleNamespace()\n"
+    (tmp_path / "file_of.py").write_text(f"{head}class Net:\n    def forward(self): pass\n{lines}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "file_of", raising=False)
+    assert assigned_in([importlib.import_module("file_of")]) == found
+
+
 @pytest.mark.parametrize("line", ["self.__dict__ == other.__dict__", "repr(self.__dict__)", "{**self.__dict__}.a"])
 def test_attributes_that_are_only_looked_at_are_not_assigned(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
