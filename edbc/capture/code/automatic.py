@@ -144,6 +144,14 @@ def located(model: nn.Module, name: str) -> tuple[str, str]:
     return ".".join(path), ".".join(parts[len(path) :]) or "forward"
 
 
+def module_at(model: nn.Module, path: str) -> nn.Module:
+    """The module with this dotted path, also where its class has something else by such a name, as a child `parameters`
+    has: `nn.Module.get_submodule` finds that."""
+    for name in path.split(".") if path else ():
+        model = model._modules[name]  # type: ignore[assignment]
+    return model
+
+
 def is_cellable(args: Any, kwargs: Any) -> bool:
     """Whether arguments are what a cell takes: tensors, at least one, nests of them, numbers and texts. A nest with a
     number in it is an instance, or a part of one."""

@@ -31,7 +31,7 @@ from torch import nn
 from edbc.base.graph import ValueClass
 from edbc.base.pattern import OPERAND
 from edbc.capture.code.assigned import ANY, ITEMS
-from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, require_cell, shape_of
+from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, module_at, require_cell, shape_of
 from edbc.capture.code.closed import MOST_ITEMS, Closed, methods_of, names_of_cells
 from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse_hooks, refuse_hooks_of_all
 from edbc.capture.code.mark import is_cell
@@ -240,7 +240,7 @@ class ModelView:
 
     def _proof(self, path: str, method: str) -> tuple[FunctionType, nn.Module]:
         """The function that a method is, which is what is proven, and its module."""
-        module = self.model.get_submodule(path)
+        module = module_at(self.model, path)
         region = self.regions.find(type(module), method) if ":" in method else None
         function: Any = methods_of(module)[method] if region is None else region.function
         return function, module
@@ -248,7 +248,7 @@ class ModelView:
     def _chosen_of(self, kind: type) -> frozenset[str]:
         """The regions that are cells, of a class."""
         if kind not in self._chosen:
-            of_kind = [name for path, name in self.automatic.values() if type(self.model.get_submodule(path)) is kind]
+            of_kind = [name for path, name in self.automatic.values() if type(module_at(self.model, path)) is kind]
             self._chosen[kind] = frozenset(name for name in of_kind if ":" in name)
         return self._chosen[kind]
 
@@ -298,7 +298,7 @@ class ModelView:
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
         """The module whose method a cell or module is, its path, and the method's name."""
         path, method = self.automatic.get(operation.name) or located(self.model, operation.name)
-        return self.model.get_submodule(path), path, method
+        return module_at(self.model, path), path, method
 
     def require_unchanged(self) -> None:
         """Raise StaleError when modules, shapes of tensors, or attributes have changed since the view was made.
@@ -354,7 +354,7 @@ class ModelView:
         home = self._owners.get(name)
         if home is None:
             owner, _, last = name.rpartition(".")
-            home = self._owners[name] = self.model.get_submodule(owner), last
+            home = self._owners[name] = module_at(self.model, owner), last
         return getattr(*home)
 
     def shared(self, ref: SharedRef) -> torch.Tensor:
@@ -781,7 +781,7 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
         if path and (is_cell(module) or is_leaf(module)):
             _record_calls(recorder, path, module)
     for name, (path, method) in view.automatic.items():
-        _record_automatic(recorder, name, shadow.get_submodule(path), method)
+        _record_automatic(recorder, name, module_at(shadow, path), method)
     if any(":" in method for _, method in view.automatic.values()):
         recorder.before_books = functools.partial(_run_as_written, view, shadow)
     for module in shadow.modules():
@@ -791,7 +791,7 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
             {
                 k: v
                 for k, v in {**module._modules, **module._parameters, **module._buffers}.items()
-                if v is not None and k.isidentifier()
+                if v is not None and k.isidentifier() and not hasattr(type(module), k)
             }
         )
     return shadow, recorder

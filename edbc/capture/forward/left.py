@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edbc.capture.code.automatic import module_at
 from edbc.capture.forward.forward import record
 from edbc.capture.forward.returned import Collected, Result, Stacked, collect_results, filled
 from edbc.capture.ragged.expand import expanded
@@ -135,7 +136,7 @@ class Assigned(NamedTuple):
     def write(self, results: Sequence[torch.Tensor]) -> None:
         """Let the user's model have them."""
         for path, name, nest in self.nests:
-            self.view.model.get_submodule(path).__dict__[name] = filled(nest, results, self.first, None)
+            module_at(self.view.model, path).__dict__[name] = filled(nest, results, self.first, None)
 
 
 @dataclass(eq=False)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from edbc.capture.code.automatic import module_at
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
@@ -209,6 +210,6 @@ def _home(model: nn.Module, name: str) -> tuple[dict[str, Any], str]:
     """The dictionary that holds a tensor, and its key there. Modules of a bound model stay, what they hold may
     change."""
     owner, _, last = name.rpartition(".")
-    module = model.get_submodule(owner)
+    module = module_at(model, owner)
     homes = (module._parameters, module._buffers, module.__dict__)
     return next(home for home in homes if last in home), last

@@ -10,7 +10,7 @@ from typing import TypeVar
 from torch import nn
 
 from edbc.base.families import family, grouped, name_of
-from edbc.capture.code.automatic import candidates, located
+from edbc.capture.code.automatic import candidates, located, module_at
 from edbc.capture.code.closed import Closed, methods_of
 from edbc.capture.code.regions import Regions
 from edbc.plan.plan import Plan
@@ -66,7 +66,7 @@ def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[
     found = []
     for name, obstacle in obstacles.items():
         path, method = located(model, name)
-        code = methods_of(model.get_submodule(path))[method].__code__
+        code = methods_of(module_at(model, path))[method].__code__
         lines = range(code.co_firstlineno, 1 + max((line for *_, line in code.co_lines() if line), default=0))
         file = obstacle.location.rpartition(":")[0]
         found.append((_within(counts, file, lines), _within(seconds, file, lines), name,

@@ -175,6 +175,24 @@ def test_numbers_and_gradients_equal_eager(oddity: str) -> None:
     require_equal(seeded(Unmarked, oddity).double(), trees(12, 3))
 
 
+class NamedAsAMethod(nn.Module):
+    """A child by the name of a method of nn.Module, which attributes find before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        up = nn.Linear(4, 4)
+        self._modules["parameters"] = nn.ParameterList(up.parameters())
+        self.up = up
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(self.up(x.to(next(self.parameters()).dtype))) + x
+
+
+def test_a_child_by_the_name_of_a_method() -> None:
+    """Its parameters are found by the names that `named_parameters` gives, and the method is the method."""
+    require_equal(seeded(NamedAsAMethod).double(), list(torch.randn(12, 4, dtype=torch.float64)))
+
+
 class HandsParametersOn(nn.Module):
     """Its method gives parameters beside what it computes, of matrices of several sizes."""
 

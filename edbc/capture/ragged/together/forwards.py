@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from edbc.capture.code.automatic import module_at
 from edbc.capture.forward.returned import Collected
 from edbc.capture.ragged.expandloops import distinct, extents
 from edbc.capture.ragged.kept import (
@@ -199,7 +200,7 @@ class Forwards:
 
     def _assign(self, left: dict[tuple[str, str], Any]) -> None:
         for (path, name), value in left.items():
-            setattr(self.shadow.get_submodule(path), name, value)
+            setattr(module_at(self.shadow, path), name, value)
 
     def _taken_off(self) -> dict[tuple[str, str], Any]:
         """What modules have by the names of what forward leaves, which is theirs no more."""
@@ -324,7 +325,7 @@ class Forwards:
                 finally:
                     rec.tells_apart, left = True, self._taken_off()
                     for (path, name), value in before.items():
-                        self.shadow.get_submodule(path).__dict__[name] = value
+                        module_at(self.shadow, path).__dict__[name] = value
                 by_sizes = alone is not None or rec.functions.get(key) is BY_SIZES
                 key = (key, sizes) if by_sizes else key
                 known = rec.functions.get(key)
