@@ -32,7 +32,7 @@ from edbc.capture.forward.returned import Result, Run
 from edbc.capture.forward.states import Memo, attributes_unchanged
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable
-from edbc.capture.standins.nests import inside
+from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.objects import unchanged
 from edbc.capture.standins.source import location_of_function
 from edbc.errors import UnsupportedError
@@ -93,11 +93,9 @@ def _are_caches(model: nn.Module, instances: Sequence[Any], asked: Sequence[int]
     copied = copy.deepcopy(model, Memo(model))
 
     def ran(instance: Any) -> list[Any]:
-        found: list[Any] = []
         with unchanged([instance]), torch.random.fork_rng(devices=()), torch.no_grad():
             torch.manual_seed(0)
-            _leaves(copied(instance), found)
-        return found
+            return flat(copied(instance))
 
     alone = []
     for number in asked:
@@ -107,13 +105,6 @@ def _are_caches(model: nn.Module, instances: Sequence[Any], asked: Sequence[int]
         ran(instance)
     after = [ran(instances[number]) for number in asked[::-1]][::-1], [ran(instances[number]) for number in asked]
     return all(len(a) == len(b) and all(map(_is_close, a, b)) for of in after for a, b in zip(alone, of, strict=True))
-
-
-def _leaves(nest: Any, found: list[Any]) -> None:
-    if isinstance(nest, list | tuple | dict):
-        inside(lambda part: _leaves(part, found), nest)
-    else:
-        found.append(nest)
 
 
 def _is_close(one: Any, other: Any) -> bool:
