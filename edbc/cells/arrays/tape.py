@@ -15,16 +15,15 @@ Definitions.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from edbc.base.operations import BINARY, FORMULAS, OPERATIONS, UNARY, Formula
+from edbc.base.operations import FORMULAS, Formula
 from edbc.capture.semantics.modes import DispatchMode
 from edbc.cells.kernels.elements import IS, Number, Place
-from edbc.cells.values.dispatched import decompositions
+from edbc.cells.values.dispatched import BY_ELEMENT, decompositions
 from edbc.cells.values.formulas import FORMULAS as TAKEN_APART
 
 Arguments = dict[str, Any]
@@ -81,7 +80,6 @@ class Product(NamedTuple):
 
 Line = Map | Fold | Scan | Product
 _CHOSEN = Formula("y if x != 0 else z", ("x", "y", "z"))
-_NOT = Formula("1 if x == 0 else 0", ("x",))
 _SCALED = Formula("x * y + z", ("x", "y", "z"))
 _BELOW = Formula("x if z - y <= w else 0", ("x", "y", "z", "w"))
 _ABOVE = Formula("x if z - y >= w else 0", ("x", "y", "z", "w"))
@@ -180,13 +178,26 @@ def _shares(seen: Any, x: torch.Tensor) -> bool:
 Rule = Callable[[Tape, Arguments, torch.Tensor], Any]
 
 
-def _table(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    name = given["name"]
-    defaults = dict(OPERATIONS[name].defaults)
-    others = {key: x for key, x in given.items() if key not in ("self", "other", "name")}
-    if any(key not in defaults or x != defaults[key] for key, x in others.items()):
-        return NotImplemented
-    return tape.map(FORMULAS[name], result, *[given[key] for key in ("self", "other") if key in given])
+class _Into(NamedTuple):
+    """What values of calls are made by (`cells.values.dispatched`), as lines that write a result."""
+
+    tape: Tape
+    result: torch.Tensor
+
+    def map(self, op: str, _: Any, *operands: Any) -> torch.Tensor:
+        """An operation of the table."""
+        self.tape.map(FORMULAS[op], self.result, *operands)
+        return self.result
+
+    def wide(self, x: Any, _: Any) -> torch.Tensor:
+        """An operand as it is."""
+        self.tape.map(IS, self.result, x)
+        return self.result
+
+
+def _by_element(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
+    name = given.pop("name")
+    return NotImplemented if BY_ELEMENT[name](_Into(tape, result), given, result.shape, name) is None else None
 
 
 def _added(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
@@ -197,34 +208,6 @@ def _added(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
     if alpha == 1 or given["name"] == "rsub":
         return tape.map(Formula(f"x {sign} y", ("x", "y")), result, x, y) if alpha == 1 else NotImplemented
     return tape.map(Formula(f"x {sign} y * z", ("x", "y", "z")), result, x, y, alpha)
-
-
-def _pow(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    if given["exponent"] == 2 if isinstance(given["exponent"], int | float) else False:
-        return tape.map(FORMULAS["square"], result, given["self"])
-    return tape.map(FORMULAS["pow"], result, given["self"], given["exponent"])
-
-
-def _clamp(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    x = given["self"]
-    for key, name in (("min", "maximum"), ("max", "minimum")):
-        if given.get(key) is not None:
-            tape.map(FORMULAS[name], result, x, given[key])
-            x = result
-    return None if x is result else NotImplemented
-
-
-def _compared(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    sign = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!="}[given["name"]]
-    return tape.map(Formula(f"1 if x {sign} y else 0", ("x", "y")), result, given["self"], given["other"])
-
-
-def _of_bools(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    operands = [given[key] for key in ("self", "other") if key in given]
-    if any(not isinstance(x, torch.Tensor) or x.dtype is not torch.bool for x in operands):
-        return NotImplemented
-    name = given["name"].partition("_")[2]
-    return tape.map({"not": _NOT, "and": FORMULAS["mul"], "or": FORMULAS["maximum"]}[name], result, *operands)
 
 
 def _where(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
@@ -346,14 +329,8 @@ def _part_of_zeros(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
 
 _VIEWS = frozenset("_unsafe_view _reshape_alias detach alias lift_fresh".split())
 _RULES: dict[str, Rule] = {
-    **dict.fromkeys(UNARY | BINARY, _table),
+    **dict.fromkeys(BY_ELEMENT, _by_element),
     **dict.fromkeys(("add", "sub", "rsub"), _added),
-    "pow": _pow,
-    "special_ndtr": lambda tape, given, result: tape.map(FORMULAS["cdf"], result, given["self"]),
-    **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
-    **dict.fromkeys("lt gt le ge eq ne".split(), _compared),
-    **dict.fromkeys(["_".join(pair) for pair in itertools.product(("logical", "bitwise"), ("not", "and", "or"))],
-                    _of_bools),
     "where": _where,
     "masked_fill": _masked_fill,
     **dict.fromkeys("copy clone contiguous _to_copy".split(), _copy),

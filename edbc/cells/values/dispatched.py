@@ -480,14 +480,18 @@ _COMPARISONS = {"lt": ("less", False), "gt": ("less", True), "le": ("at_most", F
 _BOOLS = {"logical_not": "equal", "bitwise_not": "equal", "logical_and": "mul", "bitwise_and": "mul",
           "logical_or": "maximum", "bitwise_or": "maximum"}  # fmt: skip
 _NUMBERS = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor".split()
-_READERS: dict[str, _Reader] = {
+BY_ELEMENT: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(UNARY | BINARY, _table),
-    **dict.fromkeys(("add", "sub"), _added),
     "pow": _pow,
     "special_ndtr": lambda r, given, shape, op: r.map("cdf", shape, given["self"]),
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
     **dict.fromkeys(_COMPARISONS, _compared),
     **dict.fromkeys(_BOOLS, _of_bools),
+}
+"""Readers that ask for nothing but `map` and `wide` of who reads, and read nothing behind what they made."""
+_READERS: dict[str, _Reader] = {
+    **BY_ELEMENT,
+    **dict.fromkeys(("add", "sub"), _added),
     "where": _where,
     **dict.fromkeys(("_to_copy", "convert_element_type"), _cast),
     **dict.fromkeys(_NUMBERS, _number),
