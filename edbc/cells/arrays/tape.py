@@ -225,15 +225,6 @@ def _copy(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
     return None if result is x else tape.map(IS, result, x)
 
 
-def _number(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    name = given["name"].removeprefix("new_").removesuffix("_like")
-    if name == "empty":
-        return tape.access(result)
-    numbers = {"zeros": 0.0, "zero": 0.0, "ones": 1.0, "scalar_tensor": given.get("s"),
-               "full": given.get("fill_value"), "fill": given.get("value")}  # fmt: skip
-    return tape.map(IS, result, numbers[name])
-
-
 def _arange(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
     return tape.map(_SCALED, result, Place(0), given.get("step", 1), given.get("start", 0))
 
@@ -334,9 +325,7 @@ _RULES: dict[str, Rule] = {
     "where": _where,
     "masked_fill": _masked_fill,
     **dict.fromkeys("copy clone contiguous _to_copy".split(), _copy),
-    **dict.fromkeys(
-        "zeros zeros_like new_zeros zero ones ones_like new_ones full full_like new_full fill scalar_tensor empty "
-        "empty_like new_empty".split(), _number),
+    **dict.fromkeys(("empty", "empty_like", "new_empty"), lambda tape, given, result: tape.access(result)),
     "arange": _arange,
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys("sum mean amax amin max min".split(), _folded),

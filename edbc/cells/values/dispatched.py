@@ -371,7 +371,8 @@ def _cast(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V 
 
 def _number(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
     name = op.removeprefix("new_").removesuffix("_like")
-    numbers = {"zeros": 0.0, "ones": 1.0, "scalar_tensor": given.get("s"), "full": given.get("fill_value")}
+    numbers = {"zeros": 0.0, "zero": 0.0, "ones": 1.0, "scalar_tensor": given.get("s"),
+               "full": given.get("fill_value"), "fill": given.get("value")}  # fmt: skip
     return r.wide(numbers[name], shape)
 
 
@@ -479,7 +480,7 @@ _COMPARISONS = {"lt": ("less", False), "gt": ("less", True), "le": ("at_most", F
 """Values' operations, and whether their operands are the other way round."""
 _BOOLS = {"logical_not": "equal", "bitwise_not": "equal", "logical_and": "mul", "bitwise_and": "mul",
           "logical_or": "maximum", "bitwise_or": "maximum"}  # fmt: skip
-_NUMBERS = "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full scalar_tensor".split()
+_NUMBERS = "zeros zeros_like new_zeros zero ones ones_like new_ones full full_like new_full fill scalar_tensor".split()
 BY_ELEMENT: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(UNARY | BINARY, _table),
     "pow": _pow,
@@ -487,6 +488,7 @@ BY_ELEMENT: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("clamp", "clamp_min", "clamp_max"), _clamp),
     **dict.fromkeys(_COMPARISONS, _compared),
     **dict.fromkeys(_BOOLS, _of_bools),
+    **dict.fromkeys(_NUMBERS, _number),
 }
 """Readers that ask for nothing but `map` and `wide` of who reads, and read nothing behind what they made."""
 _READERS: dict[str, _Reader] = {
@@ -494,7 +496,6 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(("add", "sub"), _added),
     "where": _where,
     **dict.fromkeys(("_to_copy", "convert_element_type"), _cast),
-    **dict.fromkeys(_NUMBERS, _number),
     **dict.fromkeys(_REDUCTIONS, _reduced),
     **dict.fromkeys(_CHOICES, _choice),
     **dict.fromkeys(("index", "index_select", "gather", "embedding"), _picked),
