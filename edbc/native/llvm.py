@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, reduce
+from functools import partial
 
 from edbc.native.machinecode import pointer
 
@@ -12,7 +12,6 @@ Index = str | int
 """A value's name, or a number that is known."""
 Carried = Sequence[tuple[str, str]]
 Turn = Callable[[Index, Sequence[str]], Sequence[str] | None]
-Inside = Callable[[list[Index], Sequence[str]], Sequence[str] | None]
 
 
 class Body:
@@ -69,17 +68,6 @@ class Body:
         """Of two integers that are not negative."""
         return self.new(f"select i1 {self.new(f'icmp ult i64 {a}, {b}')}, i64 {a}, i64 {b}")
 
-    def offset(self, *terms: tuple[Index, int], fixed: int = 0) -> Index:
-        """Indices times strides, and a fixed offset."""
-        names = []
-        for i, stride in terms:
-            if isinstance(i, int):
-                fixed += i * stride
-            elif stride:
-                names.append(self.times(i, stride))
-        total = reduce(self.sum, names) if names else fixed
-        return self.sum(total, fixed) if isinstance(total, str) and fixed else total
-
     def shifted(self, i: Index, by: int) -> Index:
         """An index further on."""
         return i + by if isinstance(i, int) else self.sum(i, by) if by else i
@@ -135,16 +123,6 @@ class Body:
         return self.either(self.new(f"icmp sgt i64 {count}, 0"), [kind for kind, _ in carried],
                            lambda: self.counted(count, step, carried, turn),
                            lambda: [initial for _, initial in carried])  # fmt: skip
-
-    def nested(
-        self, counts: Sequence[Index], carried: Carried, turn: Inside, index: Sequence[Index] = ()
-    ) -> Sequence[str]:
-        """A loop within a loop for each count, as `counted`; `turn` takes the indices of all."""
-        if not counts:
-            return turn([*index], [initial for _, initial in carried]) or ()
-        kinds = [kind for kind, _ in carried]
-        return self.counted(counts[0], 1, carried, lambda i, so_far: self.nested(
-            counts[1:], [*zip(kinds, so_far, strict=True)], turn, [*index, i]))  # fmt: skip
 
     def in_parts(self, count: int, size: int, inside: Callable[[int, Index], None]) -> None:
         """`inside` for each part of so many, and for what is left: how many it has, and its first one's number."""
