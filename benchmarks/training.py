@@ -13,12 +13,11 @@ loss is the mean square of each output, written as one would a loss over a mini-
 tensors of all instances (`loss_of`), the same for eager and edbc. A view of every tensor by itself,
 `torch.cat([t.view(-1) ..])`, would cost both of them some 8 microseconds per tensor more. *Eager* is the same
 with the model run instance by instance. The *floor* is, per batch and type, one product with all gates side by side,
-then one for its operands' gradients, then per type one product over all nodes for the weights' gradients. *Eager
-products* are the net's steps with one product per weight and batch in place of one per weight. They take turns on
-each mini-batch; the clock is the process's own, and the least of the rounds counts for the net and the floor, which
-are short. *MB* is how far a step raises the resident memory of a process of its own, whose net and model have run on
-one instance before (what a pool keeps counts: a fresh process keeps nothing). Read ratios, and compare within one run
-only.
+then one for its operands' gradients, then per type one product over all nodes for the weights' gradients. They take
+turns on each mini-batch; the clock is the process's own, and the least of the rounds counts for the net and the
+floor, which are short. *MB* is how far a step raises the resident memory of a process of its own, whose net and
+model have run on one instance before (what a pool keeps counts: a fresh process keeps nothing). Read ratios,
+and compare within one run only.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ LARGE_VOCABULARY = 20_000
 TITLES = (
     "eager ms",
     "edbc ms",
-    "per batch",
     "floor ms",
     "x eager",
     "x floor",
@@ -161,22 +159,19 @@ class Contest:
     def row(self, rounds: int) -> str:
         """The line of the table."""
         eager: list[float] = []
-        ours, others, floors = ([[] for _ in self.given] for _ in range(3))  # type: ignore[var-annotated]
+        ours, floors = ([[] for _ in self.given] for _ in range(2))  # type: ignore[var-annotated]
         self.step(lambda: self.net(self.given[0]))
         gc.collect()
         for turn in range(rounds):
             for number, (batch, given) in enumerate(zip(self.batches, self.given, strict=True)):
                 if turn == 0:
                     eager.append(self.step(lambda batch=batch: [self.model(x) for x in batch]))  # type: ignore[misc]
-                for at_once, times in ((0, ours), (1, others))[:: 1 - 2 * (turn % 2)]:
-                    self.net.in_mode().trainer.at_once = at_once
-                    times[number].append(self.step(lambda given=given: self.net(given)))  # type: ignore[misc]
+                ours[number].append(self.step(lambda given=given: self.net(given)))  # type: ignore[misc]
                 floors[number].append(seconds(self.floors[number].run))
-        self.net.in_mode().trainer.at_once = 0
         adam = statistics.median(self.update(given) for given in self.given) * 1e3
         e = statistics.median(eager) * 1e3
-        n, o, f = (statistics.median(map(min, times)) * 1e3 for times in (ours, others, floors))
-        figures = f"{e:10.1f}{n:10.2f}{o:10.2f}{f:10.2f}{e / n:10.1f}{n / f:10.2f}{adam:10.2f}"
+        n, f = (statistics.median(map(min, times)) * 1e3 for times in (ours, floors))
+        figures = f"{e:10.1f}{n:10.2f}{f:10.2f}{e / n:10.1f}{n / f:10.2f}{adam:10.2f}"
         return f"{self.name:21}{self.hidden:7}{figures}"
 
     def peak(self, who: str) -> float:

@@ -153,7 +153,7 @@ class Run:
                  {} if self.tape is None else self.tape.recorded, keeps_graph and not self.is_cut,
                  self._compute_again)  # fmt: skip
         if tables.adjoints or tables.reductions:
-            native = NativeReversal(*whole, capture, self.inputs, tables, trainer.pool, trainer.at_once)
+            native = NativeReversal(*whole, capture, self.inputs, tables, trainer.pool)
             native.run(results)
             native.release()
             return native.found, native.constants

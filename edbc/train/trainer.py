@@ -57,9 +57,6 @@ class Trainer:
 
     def __init__(self, net: Net, native: bool = True):
         self.net = net
-        self.at_once = 0
-        """See `training.native`, definition (4). All products are lazy; 1 is for comparison. Neither 1 nor 16 to 128
-        changed the time of a step by more than its noise on tree-LSTMs and lattices of hidden size 128 and 256."""
         self.native = native and net.backend.name == "cpu" and net.autocast is None
         """False under torch.autocast: native code adds up no gradients of short floats."""
         self.in_steps = native and net.backend.name == "cuda" and net.autocast is None

@@ -287,20 +287,18 @@ def _most_slots(tables):
 
 @_counted
 def _products(
-    t, begin, end, at_once, block, workspace, filled, ends, outer, batches, values, gradients, tables, weights, like,
-    team,
+    t, begin, end, block, workspace, filled, ends, outer, batches, values, gradients, tables, weights, like, team
 ):  # fmt: skip
     """The gradients of the weights of type t: one product each over its live nodes in batches end - 1 down to begin, in
-    blocks, but for batches of `at_once` nodes and more, if that is not 0. The first `filled` rows of the workspace come
-    from later batches; unless this `ends` the products, rows of a block that is not full wait there for earlier ones.
-    Returns how many do."""
+    blocks. The first `filled` rows of the workspace come from later batches; unless this `ends` the products, rows of a
+    block that is not full wait there for earlier ones. Returns how many do."""
     fields = np.zeros(OUTER_WORDS, np.int64)
     deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
     deltas = workspace + block * tables.input_stride[t]
     rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
     where = np.zeros((_most_slots(tables), 6), np.int64)
     for b in range(end - 1, begin - 1, -1):
-        if batches.batch_type[b] != t or 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]:
+        if batches.batch_type[b] != t:
             continue
         delta = _find_slots(t, b, batches, values, gradients, tables, weights, where) - 2
         for i in range(batches.live_ptr[b], batches.live_ptr[b + 1]):
@@ -330,10 +328,10 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     """`walk_back` and `weight_products`; see NOTE: [Stale caches] in `runtime.walk`."""
 
     @njit(cache=True, **_flags)
-    def walk_back(begin, end, block, at_once, product_block, workspace, scratch, outer, width, batches, values,
-                  gradients, tables, weights, like, team):  # fmt: skip
-        """Differentiate batches end - 1 down to begin, all of types with native code; in batches with at least
-        `at_once` live nodes (0: in none) multiply for the weights too, in blocks of `product_block` rows."""
+    def walk_back(
+        begin, end, block, workspace, scratch, width, batches, values, gradients, tables, weights, like, team
+    ):
+        """Differentiate batches end - 1 down to begin, all of types with native code."""
         slots = _most_slots(tables)
         at = np.zeros(block * slots + (stamp & 0), np.int64)
         widest = 0
@@ -350,20 +348,16 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
             else:
                 _program(t, b, block, batches, values, gradients, tables, weights, where, workspace, scratch,
                          at.ctypes.data, team)  # fmt: skip
-                many = 0 < at_once <= batches.live_ptr[b + 1] - batches.live_ptr[b]
-                if many and tables.product_ptr[t] < tables.product_ptr[t + 1]:
-                    _products(t, b, b + 1, 0, product_block, workspace, 0, True, outer, batches, values, gradients,
-                              tables, weights, like, team)  # fmt: skip
 
     @njit(cache=True, **_flags)
-    def weight_products(kinds, begin, end, at_once, block, workspaces, filled, outer, batches, values, gradients,
-                        tables, weights, like, team):  # fmt: skip
+    def weight_products(kinds, begin, end, block, workspaces, filled, outer, batches, values, gradients, tables,
+                        weights, like, team):  # fmt: skip
         """What `walk_back` has left of batches end - 1 down to begin: one product for each weight of types `kinds` over
         all nodes. Called with the end of the schedule first, with its beginning last; `filled` counts the rows that
         wait in each type's workspace from one call to the next."""
         for i in range(len(kinds) + (stamp & 0)):
-            filled[i] = _products(kinds[i], begin, end, at_once, block, workspaces[i], filled[i], begin == 0, outer,
-                                  batches, values, gradients, tables, weights, like, team)  # fmt: skip
+            filled[i] = _products(kinds[i], begin, end, block, workspaces[i], filled[i], begin == 0, outer, batches,
+                                  values, gradients, tables, weights, like, team)  # fmt: skip
 
     return walk_back, weight_products
 

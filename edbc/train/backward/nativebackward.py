@@ -11,7 +11,6 @@ Definitions.
 (3) Deltas overwrite what the forward pass saved, unless autograd keeps the graph; then they have memory of their own,
     but where the schedule is cut, as what was saved is then computed again.
 (4) *Lazy products* are one product per weight over the nodes of all batches, after the walk (Cavs's lazy batching).
-    Batches of `at_once` nodes and more can be multiplied in the walk instead; `Trainer.at_once` says why none are.
     Where the schedule is cut, rows of a block that is not full wait for the segment before, so that the products are
     the same.
 (5) Gradients of *short* values, of bfloat16 and float16 in a model of several dtypes, stand in torch's arenas, as in
@@ -59,7 +58,6 @@ class NativeReversal(Reversal):
     inputs: Inputs
     tables: TypeTables
     pool: Pool
-    at_once: int
     """Definition (4); 0: none."""
 
     def __post_init__(self) -> None:
@@ -146,7 +144,7 @@ class NativeReversal(Reversal):
         if len(self._segments) == 1:
             self._product_offset = dict.fromkeys(self.tables.adjoints, 0)
             return aligned(max(walk + self.tables.scratch, products))
-        own = aligned(max(walk + self.tables.scratch, products * (self.at_once > 0)))
+        own = aligned(walk + self.tables.scratch)
         self._product_offset = {kind: own + offset for kind, offset in self._product_offset.items()}
         return own + waiting
 
@@ -353,16 +351,13 @@ class NativeReversal(Reversal):
                 self.batch(begin)
             else:
                 with threads_for(self.tables.multiply, partial(self._work, begin, end), dtype.itemsize) as team:
-                    walk_back(begin, end, BLOCK, self.at_once, WEIGHT_BLOCK, self._workspace,
-                              self._workspace + self._scratch, self._outer(dtype), dtype.itemsize, *whole,
-                              _LIKE[dtype], team or 0)  # fmt: skip
+                    walk_back(begin, end, BLOCK, self._workspace, self._workspace + self._scratch, dtype.itemsize,
+                              *whole, _LIKE[dtype], team or 0)  # fmt: skip
         for dtype, (kinds, workspaces, filled) in self._products.items():
             with threads_for(self.tables.multiply, self._work_of_weights, dtype.itemsize) as team:
-                weight_products(kinds, segment.begin, segment.stop, self.at_once, WEIGHT_BLOCK, workspaces, filled,
-                                self._outer(dtype), *whole, _LIKE[dtype], team or 0)  # fmt: skip
-
-    def _outer(self, dtype: torch.dtype) -> int:
-        return self.tables.multiply.outer(dtype.itemsize)
+                outer = self.tables.multiply.outer(dtype.itemsize)
+                weight_products(kinds, segment.begin, segment.stop, WEIGHT_BLOCK, workspaces, filled, outer, *whole,
+                                _LIKE[dtype], team or 0)  # fmt: skip
 
     def _work(self, begin: int, end: int) -> tuple[float, float]:
         """Multiplications and products of batches' backward passes, for `threads_for`."""

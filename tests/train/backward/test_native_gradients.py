@@ -185,15 +185,6 @@ def test_reductions() -> None:
     require_equal(gradients(model, random_loss(net(words))), eager)
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 10**9])
-def test_products_at_once_equal_lazy_ones(at_once: int) -> None:
-    """Whether the weights' gradients are multiplied batch by batch or after the walk, they are the same sums."""
-    instances = random_trees(5, 6)
-    net = net_for(RandomTreeModel(5, 6), instances)
-    net.trainer.at_once = at_once
-    both_ways(net, instances, 1e-11)
-
-
 def test_a_kept_graph_keeps_what_was_saved() -> None:
     """Deltas overwrite what the forward pass saved only when the graph is not kept."""
     instances = random_trees(3, 4)
