@@ -113,7 +113,8 @@ class NodeType:
         return f"{self.op}({operands}){constants} -> {outputs}"
 
 
-def _ints(values: Iterable[int] | NDArray[np.integer]) -> Ints:
+def ints(values: Iterable[int] | NDArray[Any]) -> Ints:
+    """Read-only: numba compiles a loop anew for arrays that are not. The very array where it is one of such numbers."""
     array = np.ascontiguousarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.int32)
     array.setflags(write=False)
     return array
@@ -178,7 +179,7 @@ class Graph:
             ptr.append(len(operands))
         classes = tuple(dict.fromkeys(externals))
         external_class = [classes.index(c) for c in externals]
-        return cls(full, _ints(node_type), _ints(ptr), _ints(operands), _ints(outputs), _ints(external_class), classes)
+        return cls(full, ints(node_type), ints(ptr), ints(operands), ints(outputs), ints(external_class), classes)
 
     @property
     def arrays(self) -> GraphArrays:

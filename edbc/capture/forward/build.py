@@ -17,7 +17,7 @@ from torch import nn
 
 from edbc.base.frozen import Changing, frozen
 from edbc.base.garbage import NoGarbageCollection
-from edbc.base.graph import Graph, GraphArrays, NodeType
+from edbc.base.graph import Graph, GraphArrays, NodeType, ints
 from edbc.capture.forward.carried import Carried, Given
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.fibers import MAX_READS, Reads
@@ -182,7 +182,7 @@ def fused(captured: Capture, table: TypeTable, matchers: Matchers | None) -> Cap
     remaining, *nodes, result_node = fuseloops.fuse(*graph.arrays, captured.result_node, flags, matchers)
     if len(remaining) == graph.num_nodes:
         return captured
-    arrays = GraphArrays(*(_frozen(array) for array in nodes))
+    arrays = GraphArrays(*(ints(array) for array in nodes))
     graph = Graph(table.graph_types(), *arrays, graph.external_class, graph.classes)
     return captured.changed(
         graph=graph, result_node=result_node, detached=None if detached is None else detached[remaining]
@@ -244,13 +244,13 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
         detached, formed, recorded_as = detached[remaining], formed[remaining], remaining
     operands, operand_output = buildloops.as_operands(refs, value_node, value_output)
     result_node, result_output = buildloops.as_operands(result_refs, value_node, value_output)
-    nodes = tuple(map(_frozen, (node_type, ptr, operands, operand_output)))
+    nodes = tuple(map(ints, (node_type, ptr, operands, operand_output)))
     matchers = table.fusions.matchers() if fuse_sums else None
     if matchers is not None and not formed.all():
         from edbc.capture.patterns import fuseloops
 
         kinds, *others = nodes
-        looked_at = _frozen(np.where(formed, -1, kinds)) if formed.any() else kinds
+        looked_at = ints(np.where(formed, -1, kinds)) if formed.any() else kinds
         remaining, *fused_nodes, result_node = fuseloops.fuse(looked_at, *others, result_node, detached, matchers)
         if len(remaining) < len(detached):
             new_kinds, *others = fused_nodes
@@ -258,11 +258,11 @@ def structure_of(recording: Recording, result_refs: Ints, fuse_sums: bool = True
             detached = detached[remaining]
             recorded_as = remaining if recorded_as is None else recorded_as[remaining]
     source = as_longs(recording.external_source)
-    arrays = GraphArrays(*(_frozen(array) for array in nodes))
+    arrays = GraphArrays(*(ints(array) for array in nodes))
     graph = Graph(
         table.graph_types(),
         *arrays,
-        _frozen(of_entry.source_class[source]),
+        ints(of_entry.source_class[source]),
         table.classes(),
     )
     return Structure(
@@ -287,11 +287,9 @@ def _of_steps(recording: Recording, result_refs: Ints) -> Structure:
         refuse_foreign(recording, int(foreign), arrays[1])
     if foreign_result >= 0:
         refuse_foreign(recording, int(foreign_result), None)
-    nodes = GraphArrays(*arrays)
-    for array in nodes:
-        array.setflags(write=False)
+    nodes = GraphArrays(*map(ints, arrays))
     template, step_ptr = template_of(table, recording.programs), recording.step_ptr
-    graph = Graph(table.graph_types(), *nodes, _frozen(of_entry.source_class[source]), table.classes())
+    graph = Graph(table.graph_types(), *nodes, ints(of_entry.source_class[source]), table.classes())
     of_steps = None if template is None or step_ptr is None else OfSteps(template, step_ptr)
     return Structure(graph, source, result_node, result_output, None, None, False, of_steps)
 
@@ -357,12 +355,6 @@ def _only(
         np.where(refs >= 0, new_value[np.maximum(refs, 0)], refs),
         np.where(result_refs >= 0, new_value[np.maximum(result_refs, 0)], result_refs),
     )
-
-
-def _frozen(array: Any) -> NDArray[np.int32]:
-    result = np.ascontiguousarray(array, dtype=np.int32)
-    result.setflags(write=False)
-    return result
 
 
 def _fuse_sums(

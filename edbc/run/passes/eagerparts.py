@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.base.frozen import frozen
-from edbc.base.graph import Graph, NodeType, ValueClass
+from edbc.base.graph import Graph, GraphArrays, NodeType, ValueClass, ints
 from edbc.base.kept import Kept
 from edbc.capture.forward.build import Capture
 from edbc.capture.record.table import TypeTable
@@ -368,14 +368,12 @@ def _new_tables(graph: Graph, variants: dict[int, Variant]) -> splitloops.Tables
 
 def _split(capture: Capture, schedule: Schedule, tables: splitloops.Tables, chosen: Chosen,
            types: tuple[NodeType, ...]) -> SplitBatch:  # fmt: skip
-    (node_type, operand_ptr, operands, outputs), batches, executed, results = splitloops.split_graph(
+    nodes, batches, executed, results = splitloops.split_graph(
         schedule.arrays, capture.graph.arrays, splitloops.Results(capture.result_node, capture.result_output),
         splitloops.Chunks(chosen.row, chosen.opened, chosen.counts[1]), tables,
     )  # fmt: skip
     batch_type, batch_ptr, order = batches
-    for array in (node_type, operand_ptr, operands, outputs):  # a schedule's are not, as anywhere else
-        array.setflags(write=False)
-    parts = Graph(types, node_type, operand_ptr, operands, outputs, capture.graph.external_class, capture.graph.classes)
+    parts = Graph(types, *GraphArrays(*map(ints, nodes)), capture.graph.external_class, capture.graph.classes)
     return SplitBatch(
         capture.changed(graph=parts, result_node=results[0], result_output=results[1]),
         replace(schedule, graph=parts, batch_type=batch_type, batch_ptr=batch_ptr, nodes=order, step=None),

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from edbc.base.graph import Graph
+from edbc.base.graph import Graph, GraphArrays, ints
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.structures import Structure
 from edbc.run.passes import shareloops
@@ -75,7 +75,7 @@ def share(capture: Capture) -> Capture:
     constants = _tables_of(capture)
     detached = _NONE if capture.detached is None else capture.detached
     at_least = max(FEWEST, int(WORTHWHILE * graph.num_nodes))
-    node_type, operand_ptr, operands, outputs, external_index, result_node, led_detached, shared = (
+    *nodes, external_index, result_node, led_detached, shared = (
         shareloops.share_nodes(
             graph.node_type, graph.operand_ptr, graph.operands, graph.operand_output, capture.external_source,
             capture.external_index, _told_of(constants), detached, capture.result_node, at_least, MOST,
@@ -85,9 +85,7 @@ def share(capture: Capture) -> Capture:
         capture = capture.changed(constants={**capture.constants, **constants}, external_index=external_index)
     if shared < at_least:
         return capture
-    for array in (node_type, operand_ptr, operands, outputs):
-        array.setflags(write=False)
-    smaller = Graph(graph.types, node_type, operand_ptr, operands, outputs, graph.external_class, graph.classes)
+    smaller = Graph(graph.types, *GraphArrays(*map(ints, nodes)), graph.external_class, graph.classes)
     return capture.changed(
         graph=smaller,
         result_node=result_node,

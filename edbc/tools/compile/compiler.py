@@ -25,7 +25,7 @@ from torch import nn
 
 from edbc._version import __version__
 from edbc.base.arguments import OBJECTIVES, POLICIES, require_count, require_name, require_rate, require_setting
-from edbc.base.graph import RUN, Graph, NodeType
+from edbc.base.graph import RUN, Graph, NodeType, ints
 from edbc.capture.captured.structurecache import structure_cache
 from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
@@ -422,9 +422,7 @@ def _with_types(graph: Graph, types: tuple[NodeType, ...], table_index: tuple[in
     """The graph with its nodes' types numbered as in the plan."""
     new_index = np.full(max(table_index) + 1, -1, np.int32)
     new_index[list(table_index)] = np.arange(len(table_index), dtype=np.int32)
-    node_type = new_index[graph.node_type]
-    node_type.setflags(write=False)
-    return replace(graph, types=types, node_type=node_type)
+    return replace(graph, types=types, node_type=ints(new_index[graph.node_type]))
 
 
 def learn(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from edbc.base.frozen import frozen
-from edbc.base.graph import Graph
+from edbc.base.graph import Graph, ints
 from edbc.capture.ragged.expand import add_missing
 from edbc.capture.ragged.program import EACH, GROUP, REDUCE, RUN, SCAN, Count, Draft, Ints, Program, Reduction
 
@@ -186,7 +186,7 @@ def _of_patterns(table: TypeTable, steps: list[_Step], read_apart: Sequence[int]
     ptr, refs = _flat([step.reads for step in steps])
     places = [step_of[r] if r >= 0 else (r, 0) for r in refs.tolist()]
     kinds = [table.entries[step.parameters[0]].type_index if step.op == EACH else -1 for step in steps]
-    nodes = [_frozen(of) for of in (kinds, ptr, [v for v, _ in places], [k for _, k in places])]
+    nodes = [ints(of) for of in (kinds, ptr, [v for v, _ in places], [k for _, k in places])]
     apart = np.array([step_of[r][0] for r in read_apart for _ in range(2)], np.int64)
     kept, new_kinds, new_ptr, operands, outputs, _ = fuseloops.fuse(
         *nodes, apart, np.zeros(len(steps), np.bool_), matchers
@@ -227,9 +227,3 @@ def _flat(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """Parts as CSR."""
     ptr = np.cumsum([0, *map(len, parts)])
     return ptr, np.array([number for part in parts for number in part], np.int64)
-
-
-def _frozen(numbers: Any) -> Any:
-    found = np.array(numbers, np.int32)
-    found.setflags(write=False)
-    return found
