@@ -54,7 +54,16 @@ from edbc.capture.record.table import Entry
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
-from edbc.capture.standins.made import MAKERS, PLAIN_NUMBERS, Made, described, described_numbers, with_tensors
+from edbc.capture.standins.made import (
+    LIKE,
+    MAKERS,
+    PLAIN_NUMBERS,
+    Made,
+    described,
+    described_numbers,
+    sized,
+    with_tensors,
+)
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, refuse, short_key
 from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
@@ -244,12 +253,15 @@ def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
     """(5): a description, where it may be one."""
+    maker = LIKE.get(func)
+    call = func if maker is None else _of_builtin(func)
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        made = described(func, args, kwargs)
+        given = (args, kwargs) if maker is None else sized(args, kwargs)
+        made = None if given is None else described(maker or func, *given)
         if made is not None:
             return made
-        real = func(*args, **kwargs)
+        real = call(*args, **kwargs)
         return real.zero_() if func is torch.empty else real
 
     return make
@@ -460,7 +472,7 @@ def _only_node(rec: Any, before: tuple[int, int], operands: list[Any], result: A
 _INSTEAD: dict[int, Any] = {id(found): called for found, called in (
     (type, type_of), (sum, _sum), (torch.autograd.Variable, _variable), (torch.from_numpy, tensor_of_array),
     (torch.Tensor, _of_sizes(torch.Tensor, None)), *((f, _of_integer(f)) for f in (int, operator.index)),
-    *((f, _of_maker(f)) for f in MAKERS), *((f, _of_drawing(f)) for f in (torch.rand, torch.randn)),
+    *((f, _of_maker(f)) for f in (*MAKERS, *LIKE)), *((f, _of_drawing(f)) for f in (torch.rand, torch.randn)),
     *((f, _of_constructor(f)) for f in CONSTRUCTORS),
 )}  # fmt: skip
 _OF_SYMBOLS = {id(len): _length, id(torch.arange): _range}

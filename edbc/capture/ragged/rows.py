@@ -186,7 +186,7 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
 def adopted(rec: Recorder, item: Any) -> Any:
     """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is."""
     if type(item) is Made:
-        item = _rows_of_made(rec, item) if item.tensor is None else item.tensor
+        item = item.real() if item.tensor is not None or item.assigned else _rows_of_made(rec, item)
     if type(item) is not torch.Tensor or not item.ndim or not item.is_floating_point():
         return item
     if rec.books is not None:

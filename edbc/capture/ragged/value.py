@@ -147,7 +147,8 @@ class Ragged(Lazy):
 
     def __init__(self, rec: Recorder, refs: range, row: Slot, at: int = 0):
         self.rec = rec
-        rec.last_stacked = rec.next_value - 1
+        if refs:
+            rec.last_stacked = max(rec.last_stacked, refs[0], refs[-1])
         self.refs = refs
         self.row = row
         self.at = at

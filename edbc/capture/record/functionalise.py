@@ -38,13 +38,14 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from edbc.capture.ragged.program import size_of
 from edbc.capture.ragged.value import NotRagged, Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.made import Buffer
+from edbc.capture.standins.made import Buffer, Showing
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
@@ -404,6 +405,8 @@ def is_alone(rec: Recorder, name: Any) -> bool:
     if rec.reading is not None and not name.slot.floats:  # it may be read later (`standins.unread`)
         return False
     ref = name.ref
+    if rec.wholes and not all(whole.is_forgotten(is_alone) for whole in rec.wholes.get(ref, ()) if _shows(whole, ref)):
+        return False
     is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE
     if is_copy and not others:
         return True
@@ -413,8 +416,14 @@ def is_alone(rec: Recorder, name: Any) -> bool:
         return False
     value, place = rec.next_value, len(rec.refs)
     for index in reversed(rec.entries[-MOST_SINCE:]):
-        if index < 0:  # a run (`capture.ragged`)
-            return False
+        if index < 0:  # a run (`capture.ragged`), which reads what it had when rows were last put side by side
+            program = rec.table.programs[-1 - index]
+            end, place = place, place - 3 * program.num_args
+            sizes = rec.refs[place + 2 : end : 3]
+            value -= sum(size_of(count, sizes) for count in program.counts)
+            if value <= ref:
+                return False
+            continue
         entry = rec.table.entries[index]
         value -= len(entry.output_slots)
         if value <= ref:
@@ -426,6 +435,10 @@ def is_alone(rec: Recorder, name: Any) -> bool:
                 return False
             others -= uses
     return is_copy and not others and len(rec.entries) <= MOST_SINCE
+
+
+def _shows(whole: Showing, ref: int) -> bool:
+    return any(one is ref for one in whole.refs)
 
 
 def _references_of_one() -> int:
@@ -683,7 +696,7 @@ _PLAIN = {int, slice}
 
 def _assign(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> None:
     while True:
-        if buffer.whole is not None and not buffer.lets_go(is_alone):
+        if buffer.showing is not None and not buffer.showing.is_forgotten(is_alone):
             raise MustKeepBooks
         if type(index[0]) is not int:
             _assign_rows(rec, buffer, index, value)

@@ -91,7 +91,7 @@ from edbc.capture.semantics.shapes import (
     told_by_shape,
 )
 from edbc.capture.standins.lazy import Stack
-from edbc.capture.standins.made import Buffer, Description, Made, with_wholes
+from edbc.capture.standins.made import Buffer, Description, Made, Showing, described_filling, made_again, with_wholes
 from edbc.capture.standins.nests import mapped, rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
@@ -144,6 +144,8 @@ class OfConstant(NamedTuple):
 
     key: Any
     make: Callable[[], torch.Tensor]
+    described: Description | None
+    """The same as forward makes it, where nothing forbids it."""
 
 
 class OfParameters(NamedTuple):
@@ -195,7 +197,7 @@ class Recorder:
         "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "remembers", "returned",
         "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites",
         "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "tracer",
-        "unread", "within", "zeros",
+        "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -403,8 +405,10 @@ class Recorder:
         """Refs of what has been taken, by the whole's, the entry and the offset: taken again it is the same."""
         self.has_buffers = False
         """Whether forward has filled some (`standins.made`)."""
+        self.wholes: dict[int, list[Showing]] = {}
+        """What they were shown as, by the rows that these show."""
         self.last_stacked = 0
-        """The last value when rows were last put side by side (`capture.ragged`), which may be of values with names."""
+        """The last value that stands in rows (`capture.ragged`), which may be of values with names."""
         self.books = Changes(self) if self.keeps_books else None
 
     def places_read_at_once(self) -> frozenset[str]:
@@ -1108,7 +1112,7 @@ class Recorder:
         """Forget what has been recorded since `place` said so."""
         del self.entries[entries:], self.refs[refs:], self.draws[draws:]
         self.formed = [place for place in self.formed if place < entries]
-        self.next_value, self.parts = value, {}
+        self.next_value, self.parts, self.last_stacked = value, {}, min(self.last_stacked, value - 1)
         for lazy in self.kept_wholes:
             lazy.whole = None
         self.kept_wholes = []
@@ -1355,7 +1359,7 @@ class Recorder:
         if known.__class__ is Excerpts:
             return self.take(args[0], known)
         if known.__class__ is OfConstant:
-            return self.shared_constant(known.key, known.make)
+            return self.constant_of_call(known)
         if known.__class__ is OfChange:
             operands.clear()
             if not is_alone(self, args[0]):
@@ -1385,6 +1389,11 @@ class Recorder:
         if flat:
             return outputs.__class__(values)
         return values[0] if outputs.__class__ is Hole else fill(outputs, values)
+
+    def constant_of_call(self, known: OfConstant) -> Any:
+        """What `zeros_like` and its like give: a description, or a constant."""
+        found = None if known.described is None or self.ragged else made_again(self, known.described)
+        return self.shared_constant(known.key, known.make) if found is None else found
 
     def copied(self, value: Value) -> Value:
         """What has the same elements in memory of its own: another name."""
@@ -1416,8 +1425,8 @@ class Recorder:
         if name in rules.FILLS:
             filling = filled(func, name, args, kwargs)
             if filling is not None:
-                known = self.functions[key] = OfConstant(*filling)
-                return self.shared_constant(known.key, known.make)
+                known = self.functions[key] = OfConstant(*filling, described_filling(filling[1]()))
+                return self.constant_of_call(known)
         result = special(self, func, name, args, kwargs, key)
         if result is not NotImplemented:
             return result

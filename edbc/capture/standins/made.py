@@ -17,11 +17,12 @@ Definitions.
     tensor, made once; from then on the description is that tensor, as it may hold anything. Among stand-ins of other
     kinds a description is an operand.
 (3) A *buffer* is a description of which forward has assigned or read rows, `states[i] = h`: a list of names, its rows.
-    Reading a row gives that very name, a slice is a buffer of the same names, and a row to whose elements forward
-    assigns is a buffer itself. So whoever changes a row, all who have it see it: they have the same object. As a whole
-    a buffer is `torch.stack` of its rows, made when it is asked for, and anew once a row has changed. It holds the refs
-    of the rows that it was made of, so that these are not alone: who assigns to a row lets go of the whole first, which
-    is possible where nobody else may see its memory.
+    Reading a row gives that very name, a slice or a column is a buffer of the same names, and a row to whose elements
+    forward assigns is a buffer itself. So whoever changes a row, all who have it see it: they have the same object. As
+    a whole a buffer is `torch.stack` of its rows, made when it is asked for, and anew once a row has changed. A row
+    that a whole shows is alone only where that whole is, which is forgotten then (`record.functionalise`): the recorder
+    knows it also when the buffer is gone and a view of its whole is left. What tensors that are not recorded were
+    assigned to, by integers, is a buffer once it is read by them; numbers written into it leave it a constant.
 (4) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
     descriptions on the caller's objects, or returns, are their real tensors.
 """
@@ -29,6 +30,7 @@ Definitions.
 from __future__ import annotations
 
 import copy
+import itertools
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -36,6 +38,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.fresh import makes_fresh
@@ -53,6 +56,8 @@ from edbc.capture.standins.standin import (
 )
 
 MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
+LIKE = dict(zip((torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like), MAKERS, strict=False))
+"""Those that ask a tensor for shape and dtype."""
 MOST_ROWS = 4096
 """Of a buffer."""
 _num_modes = torch._C._len_torch_function_stack
@@ -123,16 +128,20 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("as_rows", "blank", "described", "held", "items", "tensor")
+    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "items", "showing", "tensor")
     described: Description
     tensor: torch.Tensor | None
+    depth: int
+    """How many integers were the index of tensors that forward has assigned, which are none of a recording."""
+    assigned: list[tuple[Any, Any]]
+    """Those of them that stand for an instance's (`standins.told`), behind their indices."""
     as_rows: Any
     """Itself as rows, once it was asked for."""
     items: list[Any]
     """Of a buffer: its rows, None for those that nobody has assigned or read, which are as `blank`."""
     blank: Value
-    held: list[int]
-    """The refs of the rows that its whole shows."""
+    showing: Showing | None
+    """What it was last shown as."""
     rec = property(lambda self: _ASKED)
     shape = property(lambda self: self.described.shape)
     dtype = property(lambda self: self.described.dtype)
@@ -143,7 +152,9 @@ class Made(Lazy):
     """No slot of any Value, see `Shared.slot`."""
 
     def real(self) -> torch.Tensor:
-        """The tensor, made once."""
+        """The tensor, made once. Raises CannotKeep where tensors that are an instance's own are in it."""
+        if self.assigned:
+            raise CannotKeep
         if self.tensor is None:
             made = self.described.make()
             self.tensor = made.clone() if self.described.function is _of_numbers else made
@@ -154,8 +165,8 @@ class Made(Lazy):
         rec = watcher_of_thread()
         if rec is None:
             refuse_ended()
-        if self.tensor is not None:
-            return rec.constant(self.tensor)
+        if self.tensor is not None or self.assigned:
+            return rec.constant(self.real())
         described = self.described
         if described.function is _of_numbers:
             (numbers,) = described.given
@@ -163,15 +174,16 @@ class Made(Lazy):
         return rec.shared_constant(described.key, described.make)
 
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
-        if self.tensor is not None or self.as_rows is not None:
+        if self.tensor is not None or self.as_rows is not None or self.assigned:
             return None
         constant = self.materialise()
         return turned(self, constant.rec.copied(constant))
 
     def fill_(self, value: Any) -> Any:
         """Another description, of what nobody has looked at yet."""
-        is_plain = type(value) in PLAIN_NUMBERS and value == value and repr(value) != "-0.0"
-        if type(self) is not Made or not is_plain or self.tensor is not None or self.as_rows is not None:
+        is_plain = type(value) in PLAIN_NUMBERS and _is_plain(value)
+        is_seen = self.tensor is not None or self.as_rows is not None or self.assigned
+        if type(self) is not Made or not is_plain or is_seen:
             return Lazy.fill_(self, value)  # type: ignore[attr-defined]
         self.described = self.described._replace(function=torch.full, given=(value,))
         return self
@@ -181,20 +193,27 @@ class Made(Lazy):
         return self.fill_(0)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        is_plain = type(index) is int or (type(index) is tuple and all(type(i) is int for i in index))
+        integers = (index,) if type(index) is int else index if type(index) is tuple else ()
+        is_plain = bool(integers) and {*map(type, integers)} == _INTEGERS
         if is_plain and type(value) in _NUMBERS:
             self.real()[index] = value
         elif self._becomes_another(index, value):
             self[index] = value
         else:
+            if is_plain and isinstance(value, torch.Tensor) and self._may_be_filled():
+                self.depth = len(integers)
+                if issubclass(type(value), Symbol) and self._meta()[index].shape == value.shape:
+                    self.assigned = [*self.assigned, (index, value)]
+                    return
             super().__setitem__(index, value)
 
     def __getitem__(self, index: Any) -> Any:
         first = index[0] if type(index) is tuple and index else index
         if type(index) is not int and self._becomes_filled(index):
             return self[index]
-        is_of_rows = len(self.described.shape) > 1 and (type(first) is int or type(index) is slice)
-        return self[index] if is_of_rows and self._is_filled() else super().__getitem__(index)
+        is_of_rows = type(first) is int or (type(first) is slice and (self.depth or first is index))
+        is_filled = is_of_rows and len(self.described.shape) > 1 and self._is_filled(self.depth)
+        return self[index] if is_filled else super().__getitem__(index)
 
     def _becomes_another(self, index: Any, value: Any) -> bool:
         """Whether it is filled, or a buffer, once what is no number is assigned."""
@@ -211,22 +230,27 @@ class Made(Lazy):
     def _is_filled(self, depth: int = 0) -> bool:
         """Whether it has become a buffer: definition (3). What numbers were written into is read as the tensor that it
         is until forward assigns, by an index of a `depth`."""
-        rec = watcher_of_thread()
-        known, tensor = self.described, self.tensor
-        if self.as_rows is not None or known.function in (_eye, _of_numbers) or not self.is_unseen():
-            return False
-        if rec is None or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows:
-            return False
-        if not known.shape or not 0 < known.shape[0] <= MOST_ROWS:
+        rec, tensor = watcher_of_thread(), self.tensor
+        if rec is None or not self._may_be_filled():
             return False
         is_written = tensor is not None and tensor._version > 0
         if is_written and not depth:
             return False
-        buffer = _buffer(rec, known, self)
+        assigned, buffer = self.assigned, _buffer(rec, self.described, self)
         if tensor is not None and is_written:
             _write_numbers(rec, buffer, tensor, min(depth, tensor.ndim))
         rec.has_buffers = True
+        for index, value in assigned:
+            buffer[index] = value
         return True
+
+    def _may_be_filled(self) -> bool:
+        rec, known = watcher_of_thread(), self.described
+        if self.as_rows is not None or known.function in (_eye, _of_numbers) or not self.is_unseen():
+            return False
+        if rec is None or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows:
+            return False
+        return bool(known.shape) and 0 < known.shape[0] <= MOST_ROWS
 
     def is_unseen(self) -> bool:
         """Whether nobody has its tensor, if it was made at all, or a view of it."""
@@ -258,6 +282,27 @@ class Made(Lazy):
         return self.real().__reduce_ex__(protocol)
 
 
+class Showing:
+    """What a buffer shows as a whole, and the refs of the rows that it was made of, which it holds."""
+
+    __slots__ = ("refs", "value")
+
+    def __init__(self, value: Any, refs: list[int]):
+        self.value, self.refs = value, refs
+
+    def is_forgotten(self, is_alone: Callable[[Any, Value], bool]) -> bool:
+        """Whether nobody shows it any more; False where others may see its memory."""
+        shown = self.value
+        if type(shown) is Stack:
+            if shown.aliased:
+                return False
+            shown = shown.whole
+        if shown is not None and (type(shown) is not Value or not is_alone(shown.rec, shown)):
+            return False
+        self.value, self.refs = None, []
+        return True
+
+
 class Buffer(Made):
     """Definition (3)."""
 
@@ -268,13 +313,15 @@ class Buffer(Made):
     __copy__, __deepcopy__ = Symbol.__copy__, Symbol.__deepcopy__
 
     def shown(self) -> Any:
-        """The whole, with the refs of the rows that it shows."""
-        blank = self.blank
-        rows = [row if type(row) is Value else blank if row is None else row.materialise() for row in self.items]
-        refs = [row.ref for row in rows]
-        if self.whole is None or refs != self.held:
-            self.whole, self.held = self.rec.function(torch.stack, (rows,), {}), refs
-        return self.whole
+        """The whole, made anew where rows have changed. Linear in the rows."""
+        rows = [self.row(number) for number in range(len(self.items))]
+        rows = [row if type(row) is Value else row.materialise() for row in rows]
+        refs, known = [row.ref for row in rows], self.showing
+        if known is None or refs != known.refs:
+            known = self.showing = Showing(self.rec.function(torch.stack, (rows,), {}), refs)
+            for ref in refs:
+                self.rec.wholes.setdefault(ref + 0, []).append(known)  # a key that holds no ref
+        return known.value
 
     def materialise(self) -> Value:
         """See Lazy."""
@@ -286,50 +333,56 @@ class Buffer(Made):
         shown = self.shown()
         return None if type(shown) is Value else shown.rows()
 
-    def lets_go(self, is_alone: Callable[[Any, Value], bool]) -> bool:
-        """Forget the whole; False where others may see its memory."""
-        shown = self.whole
-        if type(shown) is Stack:
-            if shown.aliased:
-                return False
-            shown = shown.whole
-        if shown is not None and (type(shown) is not Value or not is_alone(self.rec, shown)):
-            return False
-        self.whole, self.held = None, []
-        return True
-
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
         """See Lazy."""
-        if not self.lets_go(is_alone) or not _are_own(self.items, is_alone):
-            return None
-        return turned(self, self.rec.copied(self.materialise()))
+        return turned(self, self.rec.copied(self.materialise())) if self.is_nobody_elses(is_alone) else None
+
+    def is_nobody_elses(self, is_alone: Callable[[Any, Value], bool]) -> bool:
+        """Whether nobody else has a row or what it shows."""
+        is_shown = self.showing is not None and not self.showing.is_forgotten(is_alone)
+        return not is_shown and all(_is_own(self.items, number, is_alone) for number in range(len(self.items)))
 
     def __getitem__(self, index: Any) -> Any:
         index = as_python_has_it(index)
         first, *rest = index if type(index) is tuple and index else (index,)
         if type(first) is int and (not rest or len(self.described.shape) > 1):
-            is_there = -len(self.items) <= first < len(self.items)
-            if rest and type(rest[0]) is int and self.rec.flows and is_there and self.items[first] is None:
-                self.items[first] = _buffer(self.rec, self.described.of_row())  # whose elements are assigned one by one
-            row = self.row(first) if self.rec.flows else self.rec.without_gradient(self.row(first))
+            row = self.row(first, bool(rest) and type(rest[0]) is int and self.rec.flows)
+            if not self.rec.flows:
+                row = self.rec.without_gradient(row)
             return row if all(type(step) is slice and step == _ALL for step in rest) else row[tuple(rest)]
-        if type(first) is slice and not rest and self.rec.flows and self.items[first]:
-            rows = [self.row(number) for number in range(len(self.items))[first]]
-            return _buffer_of(rows, self.blank, self.described)
+        if type(first) is slice and self.rec.flows and self.items[first] and {*map(type, rest)} <= _STEPS:
+            integers = tuple(itertools.takewhile(lambda step: type(step) is int, rest))
+            rest = rest[len(integers) :]
+            column = None if rest and not integers and first == _ALL else self.column(first, integers)
+            if column is not None:
+                return Lazy.__getitem__(column, (_ALL, *rest)) if rest else column
         return Lazy.__getitem__(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:
         index = index if type(index) is tuple else (index,)
         self.rec.assign(self, index if {*map(type, index)} == _INTEGERS else as_python_has_it(index), value)
 
-    def row(self, number: int) -> Any:
-        """The name of a row. Raises IndexError, as eager."""
+    def row(self, number: int, is_split: bool = False) -> Any:
+        """The name of a row; where nobody has assigned or read it and it `is_split`, a buffer, whose elements are
+        assigned one by one. Raises IndexError, as eager."""
         if not -len(self.items) <= number < len(self.items):
             raise IndexError(f"index {number} is out of bounds for dimension 0 with size {len(self.items)}")
         row = self.items[number]
         if row is None:
-            row = self.items[number] = self.rec.copied(self.blank)
+            part = self.described.of_row()
+            row = self.items[number] = _buffer(self.rec, part) if is_split else self.rec.copied(self.blank)
         return row
+
+    def column(self, numbers: slice, index: tuple[int, ...]) -> Buffer | None:
+        """What stands at an index of each of some rows; None where one of these is no buffer."""
+        rows = [self.row(number, bool(index)) for number in range(len(self.items))[numbers]]
+        if not index:
+            return _buffer_of(rows, self.blank, self.described)
+        shape = self.described.shape[1 + len(index) :]
+        if len(index) >= len(self.described.shape) or any(type(row) is not Buffer for row in rows):
+            return None
+        whole = self.described._replace(shape=torch.Size((len(rows), *shape)))
+        return _buffer_with(self.rec, [row[index] for row in rows], whole)
 
     def split(self, number: int, is_alone: Callable[[Any, Value], bool]) -> Buffer | None:
         """A row as a buffer; None where it was assigned, or somebody has it."""
@@ -346,8 +399,12 @@ class Buffer(Made):
 
 def _buffer(rec: Any, described: Description, made: Made | None = None) -> Buffer:
     """A buffer to which nobody has assigned, which a description becomes if it is given."""
+    return _buffer_with(rec, [None] * described.shape[0], described, made)
+
+
+def _buffer_with(rec: Any, items: list[Any], described: Description, made: Made | None = None) -> Buffer:
     row = described.of_row()
-    return _buffer_of([None] * described.shape[0], rec.shared_constant(row.key, row.make), described, made)
+    return _buffer_of(items, rec.shared_constant(row.key, row.make), described, made)
 
 
 def _buffer_of(items: list[Any], blank: Value, described: Description, made: Made | None = None) -> Buffer:
@@ -355,7 +412,8 @@ def _buffer_of(items: list[Any], blank: Value, described: Description, made: Mad
     set_class(buffer, Buffer)
     buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
     buffer.tensor = buffer.as_rows = buffer.whole = None
-    buffer.items, buffer.blank, buffer.held = items, blank, []
+    buffer.depth, buffer.assigned = 0, _NOTHING
+    buffer.items, buffer.blank, buffer.showing = items, blank, None
     return buffer
 
 
@@ -378,20 +436,18 @@ def _is_own(items: list[Any], number: int, is_alone: Callable[[Any, Value], bool
         return True
     if type(row) is not Value:
         is_buffer = type(row) is Buffer and sys.getrefcount(row) <= _OWN
-        return is_buffer and row.lets_go(is_alone) and _are_own(row.items, is_alone)
+        return is_buffer and row.is_nobody_elses(is_alone)
     return sys.getrefcount(row) <= _OWN + (row.rec.made is not None) and is_alone(row.rec, row)
-
-
-def _are_own(items: list[Any], is_alone: Callable[[Any, Value], bool]) -> bool:
-    return all(_is_own(items, number, is_alone) for number in range(len(items)))
 
 
 _UNSEEN = 2
 """References to a tensor, and to its storage, that a description holds, and the asking."""
 _OWN = 3
 """References to a row that its list holds, its name, and the asking."""
+_NOTHING: list[Any] = []
 _ALL = slice(None)
 _INTEGERS = {int}
+_STEPS = {int, slice, type(None)}
 
 
 def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -423,6 +479,32 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if like is not None or (rec.ragged and _is_of_changing_rows(rec, known)):
         return rec.rows_described(known, like)
     return _made(rec, known)
+
+
+def sized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """What the maker is called with where one of LIKE is called with a tensor that is not recorded; None otherwise."""
+    like: Any = args[0] if args else None
+    if not (type(like) is torch.Tensor or (issubclass(type(like), Symbol) and like.is_at_once)):
+        return None
+    return (tuple(like.shape), *args[1:]), {"dtype": like.dtype, **kwargs}
+
+
+def described_filling(tensor: torch.Tensor) -> Description | None:
+    """The description of what a function has filled; None where it is not definition (1)."""
+    number = tensor.reshape(-1)[0].item() if tensor.numel() else 0.0
+    if tensor.device.type != "cpu" or not tensor.dtype.is_floating_point or not _is_plain(number):
+        return None
+    return Description(torch.full, tensor.shape, (number,), tensor.dtype)
+
+
+def made_again(rec: Any, described: Description) -> Made | None:
+    """What a call describes; None where nothing is described."""
+    return _made(rec, described) if _describer() is rec else None
+
+
+def _is_plain(number: Any) -> bool:
+    """Whether it is equal to itself alone: equal numbers are one constant."""
+    return number == number and repr(number) != "-0.0"
 
 
 def described_numbers(data: Sequence[Any], dtype: torch.dtype | None = None, device: Any = None, **rest: Any) -> Any:
@@ -467,6 +549,7 @@ def _made(rec: Any, described: Description) -> Made:
     made = Made()
     made.described = described
     made.tensor = made.as_rows = None
+    made.depth, made.assigned = 0, _NOTHING
     rec.descriptions.append(made)
     return made
 
@@ -491,8 +574,8 @@ def _new(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_shown: boo
         given = (kwargs["fill_value"],)
     if not all(type(size) is int for size in sizes) or not kwargs.keys() <= {"dtype", "fill_value"}:
         return None
-    if len(given) > 1 or any(type(x) not in _NUMBERS or x != x or repr(x) == "-0.0" for x in given):
-        return None  # equal numbers are one constant
+    if len(given) > 1 or any(type(x) not in _NUMBERS or not _is_plain(x) for x in given):
+        return None
     like = func(*args, **kwargs)
     if like.device.type != "cpu" or not (like.dtype.is_floating_point or is_shown):
         return None

@@ -187,6 +187,55 @@ def added_to_as_a_whole(net: Any, words: list[int]) -> Any:
     return states
 
 
+def of_spans(net: Any, words: list[int]) -> Any:
+    """The chart of a parser: what an instance brings on its diagonal, read by rows and by columns."""
+    own = torch.tensor([[0.1 * word] * SIZE for word in words])
+    chart = torch.zeros(len(words), len(words), SIZE)
+    for i in range(len(words)):
+        chart[i, i] = own[i]
+    for width in range(1, len(words)):
+        for i in range(len(words) - width):
+            j = i + width
+            left, right = chart[i, i:j].clone(), chart[i + 1 : j + 1, j, None].clone()
+            chart[i, j] = torch.tanh(left * net.start + right[:, 0]).sum(0)
+    return chart[0, -1] * net.start, chart[:, -1], chart
+
+
+def of_messages(net: Any, words: list[int]) -> Any:
+    h = net.table(torch.tensor(words))
+    for _ in range(2):
+        sums = torch.zeros_like(h)
+        for i, word in enumerate(words):
+            sums[word % len(words)] += torch.tanh(h[i])
+        h = sums + h * net.start
+    return h
+
+
+def of_what_an_instance_brings(net: Any, words: list[int]) -> Any:
+    own, states = torch.tensor([[0.1 * word] * SIZE for word in words]), torch.zeros(len(words) + 1, SIZE)
+    kept = torch.zeros_like(own)
+    for i in range(len(words)):
+        states[i] = kept[i] = own[i]
+    kept *= 2.0
+    return states * net.start, states[0] + net.start, states[-2:] * net.start, kept
+
+
+def while_a_view_of_a_slice_is_there(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(3, SIZE)
+    states[0] = word_of(net, words[0])
+    seen = states[:2].unsqueeze(1)
+    states[0] = word_of(net, words[-1])
+    return seen, states
+
+
+def while_a_view_of_a_column_is_there(net: Any, words: list[int]) -> Any:
+    states = torch.zeros(2, 2, SIZE)
+    states[0, 1] = word_of(net, words[0])
+    seen = states[:, 1, None]
+    states[0, 1] = word_of(net, words[-1])
+    return seen, states
+
+
 def while_a_view_is_there(net: Any, words: list[int]) -> Any:
     states = torch.zeros(2, SIZE)
     states[0] = word_of(net, words[0])
@@ -229,12 +278,12 @@ ALONE = (
     of_states, that_reads_what_came_before, that_starts_with_what_was_made, of_rows_assigned_twice, of_rows_added_to,
     of_a_batch_of_one, of_numbers_in_a_chart, of_vectors_in_a_chart, of_rows_assigned_at_once, of_parts_of_rows,
     read_while_it_grows, overwritten, of_a_table_of_paths, of_zeros_of_either_sign,
-    read_as_numbers_first, given_to_others, of_two_names,
-    added_to_as_a_whole,
+    read_as_numbers_first, given_to_others, of_two_names, added_to_as_a_whole, of_spans, of_messages,
+    of_what_an_instance_brings,
 )  # fmt: skip
 SHARED = (
     while_a_view_is_there, while_a_row_s_view_is_there, whose_whole_row_is_there,
-    added_to_as_a_whole_while_a_row_is_there,
+    added_to_as_a_whole_while_a_row_is_there, while_a_view_of_a_slice_is_there, while_a_view_of_a_column_is_there,
 )  # fmt: skip
 
 
@@ -246,18 +295,30 @@ def test_values_are_those_of_eager(forward: Callable[[Any, Any], Any]) -> None:
     assert [recorder.keeps_books for _, recorder in net._idle] == [forward in SHARED]
 
 
+def test_where_in_a_chart_is_no_part_of_a_type() -> None:
+    """Spans of one width are of one type, wherever they begin and however long the sentence is."""
+    sentences = [[*range(1, n + 1)] for n in (5, 6, 7)]
+    graph = require_parity(net_of(of_spans), sentences, (3,)).prepare(sentences).capture.graph
+    types = [graph.types[kind].signature for kind in {*graph.node_type.tolist()}]
+    assert not any("written" in signature for signature in types)
+    assert len(types) <= 5 * 6 + 4  # of each of six widths five, and of what is returned
+
+
 def of_any_order(net: Any, instance: tuple[int, list[int]]) -> Any:
     """What a program drawn from a seed does with a buffer and the names that it has of its parts."""
     seed, words = instance
     rng = random.Random(seed)
-    made = rng.choice(
-        (lambda: torch.zeros(4, SIZE), lambda: torch.ones(2, 3, SIZE), lambda: torch.full((4, SIZE), 2.0))
-    )()
+    made = rng.choice((
+        lambda: torch.zeros(4, SIZE), lambda: torch.ones(2, 3, SIZE), lambda: torch.full((4, SIZE), 2.0),
+        lambda: torch.zeros(3, 3, SIZE), lambda: torch.zeros_like(net.table(torch.tensor([*words, 1]))),
+        lambda: torch.ones_like(torch.tensor([[0.5] * SIZE] * 3)),
+    ))()  # fmt: skip
     names, results = [made], []
     for word in words * 3:
         name = rng.choice(names)
         value, i = word_of(net, word), rng.randrange(len(name)) if name.ndim > 1 else 0
-        action = rng.randrange(10)
+        own, j = torch.tensor([0.25 * word] * SIZE), rng.randrange(name.shape[1]) if name.ndim == 3 else 0
+        action = rng.randrange(16)
         if action <= 3 and name.ndim > 1:
             name[i] = value
         elif action == 4 and name.ndim > 1:
@@ -271,7 +332,17 @@ def of_any_order(net: Any, instance: tuple[int, list[int]]) -> Any:
         elif action == 8:
             results.append(name.sum(0))
         elif action == 9 and name.ndim == 3:
-            name[i, rng.randrange(name.shape[1])] = value * 2.0
+            name[i, j] = value * 2.0
+        elif action == 10 and name.ndim == 2:
+            names.append(name[: i + 1].unsqueeze(1))
+        elif action == 11 and name.ndim == 3:
+            names.append(name[i:, j])
+        elif action == 12 and name.ndim == 3:
+            names.append(name[: i + 1, j, None])
+        elif action == 13 and name.ndim > 1:
+            name[i] = own
+        elif action >= 14 and name.ndim == 3:
+            name[i, j] = own
         elif rng.random() < 0.2:
             names.append(name.transpose(0, -1).transpose(0, -1))
     return [*results, *names]
