@@ -13,7 +13,7 @@ Definitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -150,33 +150,35 @@ def _narrow(line: Line) -> Line:
     """Definition (2): without sizes of 1."""
     if isinstance(line, Product):
         return line
-    kept = [d for d, size in enumerate(line.sizes) if size != _ONE]
+    narrow: Line = _along(line, line.sizes, [d for d, size in enumerate(line.sizes) if size != _ONE], {})
+    return narrow
+
+
+def _along(of: Any, sizes: Sequence[Poly], kept: Sequence[int], strides: Mapping[Access, Sequence[Poly]]) -> Any:
+    """A line or a step along some of its sizes, with other strides where such are told."""
     number = {d: i for i, d in enumerate(kept)}
-    return _renumbered(line, kept, number)
 
-
-def _renumbered(line: Any, kept: Sequence[int], number: dict[int, int]) -> Any:
     def part(item: Any) -> Any:
         if isinstance(item, Access):
-            return item._replace(strides=tuple([item.strides[d] for d in kept]))
+            own = strides.get(item, item.strides)
+            return item._replace(strides=tuple([own[d] for d in kept]))
         if isinstance(item, Place):
             return Place(number[_number(item.along)]) if _number(item.along) in number else Number(const(0))
+        if isinstance(item, Statement):
+            return item._replace(operands=part(item.operands), target=part(item.target))
         return tuple(map(part, item)) if type(item) is tuple else item
 
-    sizes = tuple([line.sizes[d] for d in kept])
-    changed: dict[str, Any] = {"sizes": sizes}
-    if isinstance(line, Map):
-        return line._replace(operands=part(line.operands), target=part(line.target), **changed)
-    along: Any = line.along
-    if isinstance(line, Fold):
+    changed: dict[str, Any] = {"sizes": tuple([sizes[d] for d in kept])}
+    if isinstance(of, Map | Nest):
+        return of._replace(**changed, **{name: part(getattr(of, name)) for name in of._fields[1:]})
+    along: Any = of.along
+    if isinstance(of, Fold):
         changed["along"] = tuple([number[d] for d in map(_number, along) if d in number])
-        if not changed["along"]:
-            return Map(sizes, IS, (part(line.source),), part(line.target))
-    elif _number(along) not in number:
-        return Map(sizes, IS, (part(line.source),), part(line.target))
-    else:
+    elif _number(along) in number:
         changed["along"] = number[_number(along)]
-    return line._replace(source=part(line.source), target=part(line.target), **changed)
+    if changed.get("along", ()) == ():
+        return Map(changed["sizes"], IS, (part(of.source),), part(of.target))
+    return of._replace(source=part(of.source), target=part(of.target), **changed)
 
 
 def _number(x: Any) -> int:
@@ -266,20 +268,8 @@ def _merged(step: Step) -> Step:
             for of in strides.values():
                 of[d] = of[e]
             kept.remove(e)
-    number = {d: i for i, d in enumerate(kept)}
-
-    def part(item: Any) -> Any:
-        if isinstance(item, Access):
-            return item._replace(strides=tuple([strides[item][d] for d in kept]))
-        return Place(number[item.along]) if isinstance(item, Place) else item
-
-    now = tuple([sizes[d] for d in kept])
-    if isinstance(step, Nest):
-        moved = [of._replace(operands=tuple(map(part, of.operands)), target=of.target and part(of.target))
-                 for of in statements]  # fmt: skip
-        return Nest(now, tuple(moved))
-    return step._replace(sizes=now, along=tuple([number[d] for d in step.along if d in number]),
-                         source=part(step.source), target=part(step.target))  # fmt: skip
+    merged: Step = _along(step, sizes, kept, strides)
+    return merged
 
 
 def accesses_of(step: Step) -> list[Access]:
