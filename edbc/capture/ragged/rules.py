@@ -409,6 +409,7 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
         return _named_anew(result, name, args, kwargs)
     if not (rules.looks_at_values(func, name) or name in ("requires_grad", "size", "is_contiguous")):
         rec.note_stacked(name)
+    rec.counted |= Size in map(type, flat(args, kwargs))  # torch is given the integers that these are
     whole = mapped(_stacked, (args, kwargs))
     return _apart(rec, rec.function(func, whole[0], whole[1], name))
 

@@ -207,6 +207,17 @@ def test_code_that_compares_sizes(asks: str, made: Callable[..., nn.Module]) -> 
     assert (BY_SIZES in kept(net)) == (asks == "n % 2 == 1")
 
 
+@pytest.mark.parametrize(
+    "taken",
+    ["h[:, :1].expand(1, n, -1)", "h[:, -1:].repeat(1, n, 1)", "torch.broadcast_to(h[:, :1], h.shape)",
+     "h[:, -1:].expand(h.size())", "h.amax(1, keepdim=True).expand(-1, n, -1)"],
+)  # fmt: skip
+def test_one_row_as_often_as_there_are_words(taken: str, made: Callable[..., nn.Module]) -> None:
+    """What torch is given of a size is this instance's, so what comes of it is of no other size."""
+    net = of_model(made(TAKES, taken=f"({taken}).sum(1)"), texts, rounds=3)
+    assert BY_SIZES in kept(net)
+
+
 @pytest.mark.parametrize("taken", TAKEN)
 def test_what_is_the_same_row_in_all_instances(taken: str, made: Callable[..., nn.Module]) -> None:
     """A list of one number is a slice, and new rows are as many as others: forward is one run for all sizes."""
