@@ -27,6 +27,8 @@ from edbc.native.llvm import Carried, Index
 
 _BESIDE = 4
 """Vectors that a long sum adds up in; and rows and vectors of a tile of a product."""
+_OF_AVX2 = 2
+"""Vectors of a tile where there are 16 registers: with more, products took up to twice as long."""
 IS = Formula("x", ("x",))
 
 
@@ -291,7 +293,8 @@ class Matrices(Nest):
         """By columns: of each vector where in its panel it begins, and its mask."""
         f, lanes, columns = self.f, self.f.lanes, self.sizes[2]
         if isinstance(columns, int):
-            self.body.in_parts(columns, lanes * _BESIDE, lambda has, i: self._tiles(self.moved(here, 2, i), [
+            beside = _OF_AVX2 if f.vectors(lanes).bytes == 32 else _BESIDE
+            self.body.in_parts(columns, lanes * beside, lambda has, i: self._tiles(self.moved(here, 2, i), [
                 (first, *f.some(min(lanes, has - first))) for first in range(0, has, lanes)]))  # fmt: skip
         else:
             vectors = f.vectors(lanes)

@@ -50,6 +50,8 @@ class Vectors:
         self.element = "double" if width == 8 else "float"
         self.kind = f"<{lanes} x {self.element}>"
         self._suffix = f"v{lanes}f{64 if width == 8 else 32}"
+        self.bytes = lanes * (8 if width == 8 else 4)
+        """Of a register."""
         self._is_short = width == 2
 
     # --- one operation ---------------------------------------------------------------------------------------------

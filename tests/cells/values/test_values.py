@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_values import ALONG, Case, P, run_natively
 from verified import verify
 
+from edbc.cells.kernels.loops import text_of
 from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.kernels.steps import SCRATCH, Multiply, Pass, steps_of
 from edbc.cells.values.evaluate import Interpreter
@@ -67,6 +68,17 @@ def test_a_transposed_matrix_has_its_elements(rows: int, columns: int, dtype: to
     turned = values.turned(values.load(0, 0, rows * columns), rows, columns)
     (found,) = run_natively([turned], [matrix.reshape(2, -1)], 16)
     assert torch.equal(found.view(2, columns, rows), matrix.mT)
+
+
+@pytest.mark.parametrize(("lanes", "registers"), [(4, 32), (8, 16), (16, 32)])
+def test_a_tile_of_a_product_fits_the_registers(lanes: int, registers: int) -> None:
+    """Its sums, a row of the right matrix and an element of the left one; AVX2 has 16 registers."""
+    values = Values()
+    product = values.matmul(values.load(0, 0, 64), values.load(1, 0, 2048), 4, 16, 128)
+    (step,) = steps_of([product], 2).passes()
+    sums = text_of(step, 4, lanes)[1].count(f" = phi <{lanes} x float>")
+    assert sums + sums // 4 + 1 <= registers
+    assert sums >= 8
 
 
 def test_the_interpreter_lets_go_of_what_nobody_reads() -> None:
