@@ -285,7 +285,8 @@ class _Known:
         """The variables of the results, or None for what is generic."""
         name = SYNONYMS.get(self.operation.name, self.operation.name)
         if name in _RECURRENT:
-            return _RECURRENT[name](self)
+            found = _recurrent_operands(self, 2 if name == "lstm_cell" else 1)
+            return None if found is None else _RECURRENT[name](self, found[1], *found[0])
         if self.product is not None:
             return None
         known = self._single(name) if len(self.results) == 1 else None
@@ -449,7 +450,10 @@ class _Known:
         )
 
 
-def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], list[SharedRef | None]] | None:
+Parameters = list[SharedRef | None]
+
+
+def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], Parameters] | None:
     """Input and states of one row as runs, and the four parameters; None when the call has another form."""
     if node.kwargs or len(node.args) < 4:
         return None
@@ -466,37 +470,27 @@ def _recurrent_operands(node: _Known, num_states: int) -> tuple[list[str], list[
     return (found, parameters) if is_of_one_row else None
 
 
-def _lstm_cell(node: _Known) -> list[str] | None:
-    found = _recurrent_operands(node, 2)
-    if found is None:
-        return None
-    (x, h, c), parameters = found
+def _lstm_cell(node: _Known, parameters: Parameters, x: str, h: str, c: str) -> list[str]:
     i, f, g, o = (node.affine(*pair) for pair in node.gates(4, x, h, parameters))
     i, f, g, o = node.map("sigmoid", i), node.map("sigmoid", f), node.map("tanh", g), node.map("sigmoid", o)
     new_c = node.map("add", node.map("mul", f, c), node.map("mul", i, g))
     return [node.map("mul", o, node.map("tanh", new_c)), new_c]
 
 
-def _gru_cell(node: _Known) -> list[str] | None:
-    found = _recurrent_operands(node, 1)
-    if found is None:
-        return None
-    (x, h), parameters = found
+def _gru_cell(node: _Known, parameters: Parameters, x: str, h: str) -> list[str]:
     of_r, of_z, (new_x, new_h) = node.gates(3, x, h, parameters)
     r, z = node.map("sigmoid", node.affine(*of_r)), node.map("sigmoid", node.affine(*of_z))
     new = node.map("tanh", node.map("add", node.affine(new_x), node.map("mul", r, node.affine(new_h))))
     return [node.map("add", new, node.map("mul", z, node.map("sub", h, new)))]
 
 
-def _rnn_cell(node: _Known) -> list[str] | None:
-    found = _recurrent_operands(node, 1)
-    if found is None:
-        return None
-    (x, h), parameters = found
+def _rnn_cell(node: _Known, parameters: Parameters, x: str, h: str) -> list[str]:
     return [node.append(node.operation.name.split("_")[1], node.affine(*node.gates(1, x, h, parameters)[0]))]
 
 
-_RECURRENT = {"lstm_cell": _lstm_cell, "gru_cell": _gru_cell, "rnn_tanh_cell": _rnn_cell, "rnn_relu_cell": _rnn_cell}
+_RECURRENT: dict[str, Any] = {
+    "lstm_cell": _lstm_cell, "gru_cell": _gru_cell, "rnn_tanh_cell": _rnn_cell, "rnn_relu_cell": _rnn_cell,
+}  # fmt: skip
 
 
 def _run(value_class: ValueClass, slot: Slot) -> tuple[int, int] | None:
