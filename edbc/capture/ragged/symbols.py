@@ -51,6 +51,19 @@ class Size:
         return int
 
 
+class Shape(tuple[Any, ...]):
+    """A shape with sizes in it, which stay such where a `torch.Size` is added: that makes integers of them."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Any) -> Any:
+        return Shape((*self, *other)) if isinstance(other, tuple) else NotImplemented
+
+    def __getitem__(self, which: Any) -> Any:
+        found = tuple.__getitem__(self, which)
+        return Shape(found) if type(which) is slice else found
+
+
 def _asking(name: str) -> Callable[..., Any]:
     method, mirrored = getattr(int, name), _MIRRORED.get(name, "")
 
@@ -71,8 +84,12 @@ def _comparing(name: str, least: int, most: int) -> Callable[..., Any]:
 
     def compare(self: Size, *number: Any) -> Any:
         other = number[0] if number else 0
-        if other is None or (type(other) is Size and other.like == self.like):  # told whatever the size is
-            return method(self.value, self.value if other is not None else None)
+        if other is None:
+            return method(self.value, None)
+        if type(other) is Size and (other.like == self.like or other.value == self.value):
+            if other.like != self.like:  # told for as long as they are equal
+                self.rec.equal_sizes.append((self.like, other.like))
+            return method(self.value, self.value)
         if type(other) is not int:
             return ask(self, *number)
         given = number[0] if number else 0

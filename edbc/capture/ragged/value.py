@@ -47,7 +47,7 @@ from edbc.capture.ragged.program import (
     Triple,
     triple,
 )  # fmt: skip
-from edbc.capture.ragged.symbols import Size
+from edbc.capture.ragged.symbols import Shape, Size
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
 
@@ -161,7 +161,7 @@ class Ragged(Lazy):
         row, rec = self.row.shape, self.rec
         if rec.symbolic:
             size = Size(rec, len(self.refs), triple(self.refs))
-            return (*row[: self.at], size, *row[self.at :])  # type: ignore[return-value]
+            return Shape((*row[: self.at], size, *row[self.at :]))  # type: ignore[return-value]
         rec.asked_size = True
         return torch.Size((*row[: self.at], len(self.refs), *row[self.at :]))
 

@@ -72,6 +72,8 @@ TAKEN = [
     "h[..., [0], :].sum(1)",
     "h[[0]].sum(1)",
     "h[:, [1]]",
+    "torch.relu(h).view(h.shape[:-1] + torch.Size([2, {hidden} // 2])).sum(1)",
+    "h.sum(1) if h.shape == self.up(h).shape else h.amax(1)",
     "h[0].new_full((n, {hidden}), 2.0).mul(h[0]).sum(0)",
     "h[0].new_zeros(n, {hidden}).add(h[0]).amax(0)",
     "h[0].new_ones((h.size(1), {hidden}), dtype=h.dtype).sub(h[0]).sum(0)",
