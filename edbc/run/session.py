@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,7 @@ from edbc.capture.semantics.autocast import State, entered, left, state, without
 from edbc.capture.semantics.modes import on_host
 from edbc.capture.semantics.sizes import without_numbers
 from edbc.capture.standins.standin import Slot, class_of, dtype_name, torch_dtype
+from edbc.capture.standins.unread import DoesNotHold
 from edbc.capture.vertex.vertexinstance import VertexInstance
 from edbc.capture.vertex.vertexprogram import VertexProgram
 from edbc.cells.canonical import cell_graph
@@ -167,6 +168,7 @@ class Stats:
 KNOWN = ("schedule", "placement", "demand", "boundary", "segment", "at_once")
 """What of a mini-batch is kept with a graph that may come again."""
 
+T = TypeVar("T")
 Rebind = bool | Literal["dtype"] | None
 """Whether a model is of other sizes than the plan's, or of the same in another dtype; None where its dtype tells."""
 
@@ -308,8 +310,21 @@ class Net:
             return self.run_eagerly(instances)
         _refuse_transforms()
         net = self.in_mode()
+        run = net.trainer.run if torch.is_grad_enabled() else net._results
         with left(), NoGarbageCollection():
-            return net.trainer.run(instances) if torch.is_grad_enabled() else net._results(instances)
+            return net.presuming(partial(run, instances))
+
+    def presuming(self, run: Callable[[], T], again: Callable[[], T] | None = None) -> T:
+        """`run()`; where a check does not hold that forward was recorded to pass, `again()`, with checks read where
+        they stand from now on. Raises DoesNotHold for captured instances, which cannot be recorded anew."""
+        try:
+            return run()
+        except DoesNotHold:
+            with self._lock:
+                self.view.presumes = False
+                self._idle = []  # what is leased now is not given back to this list
+                self.__dict__.pop("alike", None)
+            return (again or run)()
 
     @property
     def runs_eagerly(self) -> bool:
@@ -410,6 +425,10 @@ class Net:
 
         `observer` is told between passes, `on_batch` after each batch.
         """
+        return self.presuming(partial(self._run, instances, stats, on_batch, observer))
+
+    def _run(self, instances: Sequence[Any], stats: Stats | None, on_batch: Callable[[MiniBatch, int], None] | None,
+             observer: Observer | None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
             batch = self.prepare(instances, stats, observer=observer)
         started = time.perf_counter()
@@ -562,14 +581,15 @@ class Net:
     def _leased(self, first: int = 0) -> Iterator[tuple[nn.Module, Recorder]]:
         """A shadow and its recorder, for this thread alone; its messages count instances from `first`."""
         with self._lock:
-            leased = self._idle.pop() if self._idle else recording_shadow(self.view, self.table, self.autocast)
+            idle = self._idle
+            leased = idle.pop() if idle else recording_shadow(self.view, self.table, self.autocast)
         leased[1].first_instance = first
         leased[1].reads = leased[1].reads or bool(self.plan.reads)
         try:
             yield leased
         finally:
             with self._lock:
-                self._idle.append(leased)
+                idle.append(leased)
 
     def _learn(self) -> None:
         """Record the exemplars, so that what they have is known."""

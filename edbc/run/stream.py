@@ -53,7 +53,7 @@ class _Ready:
     """A mini-batch before it executes; `first` is the number of its first instance."""
 
     first: int
-    count: int
+    instances: list[Any]
     prepared: MiniBatch
 
 
@@ -127,8 +127,9 @@ def _results_of(net: Net, item: _Ready | _Lost | _Failed) -> list[Any]:
         raise item.error
     if isinstance(item, _Lost):
         return [item.error]
-    with _numbers_told(item.first, item.count):
-        return net.execute(item.prepared)
+    with _numbers_told(item.first, len(item.instances)):
+        again = lambda: net.execute(net.prepare(item.instances, first=item.first))  # noqa: E731
+        return net.presuming(lambda: net.execute(item.prepared), again)
 
 
 @contextmanager
@@ -213,7 +214,7 @@ class _Worker:
         """A mini-batch, or the smaller ones of definition (3)."""
         try:
             with _numbers_told(first, len(batch)):
-                ready = _Ready(first, len(batch), self.net.prepare(batch, first=first))
+                ready = _Ready(first, batch, self.net.prepare(batch, first=first))
             yield ready
         except Exception as error:
             if not self.goes_on:

@@ -168,6 +168,8 @@ class ModelView:
         _require_real_numbers(model, needs_data)
         self.model = model
         self.needs_data = needs_data
+        self.presumes = True
+        """Whether forward goes on as if what it checks held (`standins.unread`)."""
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}
         self._shared_traces: SharedTraces | None = None
         self._spare: dict[tuple[int, bool, bool], _Spare] = {}

@@ -35,7 +35,7 @@ from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers, state_of_generator
 from edbc.capture.standins.source import location_of_function, raised_at
 from edbc.capture.standins.standin import refuse
-from edbc.capture.standins.unread import settle
+from edbc.capture.standins.unread import comes_of_reading, settle
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 
 
@@ -107,8 +107,8 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                             raise too_deep() from None
                         recorder.needs_deep_stack = is_deep = True
                         recorder.mend()
-                    except (TypeError, RuntimeError):
-                        if not recorder.unread:
+                    except Exception as error:
+                        if not comes_of_reading(error, recorder.unread):
                             raise
                         recorder.reads_at_once = True
                     recorder.next_instance(number)
@@ -167,8 +167,8 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
         recorder.needs_deep_stack = True
         recorder.mend()
         return run_on_large_stack(lambda: _run_fibers(shadow, recorder, instances))
-    except (TypeError, RuntimeError):
-        if not recorder.unread:
+    except Exception as error:
+        if not comes_of_reading(error, recorder.unread):
             raise
         recorder.reads_at_once = True
     return _run_fibers(shadow, recorder, instances)
@@ -254,10 +254,8 @@ class _OfFiber(Recorded):
         self.recorder = recorder
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        is_recorded_anew = isinstance(error, MustKeepBooks | RecursionError) or (
-            isinstance(error, TypeError | RuntimeError) and bool(self.recorder.unread)
-        )
-        if not is_recorded_anew:
+        is_recorded_anew = error is not None and comes_of_reading(error, self.recorder.unread)
+        if not is_recorded_anew and not isinstance(error, MustKeepBooks | RecursionError):
             super().__exit__(kind, error, traceback)
 
 

@@ -28,6 +28,7 @@ from edbc.capture.standins.standin import Symbol, Value, value_of
 
 _OP = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
 """Reductions that are one node."""
+_OF_TRUTH = {"all": torch.amin, "any": torch.amax}
 _REDUCE = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
 """Of `scatter_reduce` and `index_reduce`."""
 _OPERATORS = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "idiv": torch.true_divide}
@@ -36,6 +37,9 @@ _OPERATORS = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "idiv": t
 def reduced(call: Call, ragged: Ragged, dims: tuple[int, ...], keepdim: bool) -> Any:
     """A function along dimensions of which the ragged one is one."""
     name, count = call.name, len(ragged.refs)
+    if count and name in _OF_TRUTH and ragged.dtype is torch.bool:
+        numbers = call.rec.function(torch.Tensor.to, (ragged, torch.float32), {})
+        return call.rec.function(_OF_TRUTH[name], (numbers, dims, keepdim), {}) != 0
     if not count or call.kwargs.get("dtype") is not None or not ragged.row.floats:
         return NotImplemented
     if name in ("softmax", "log_softmax", "softmin") and len(call.args) + len(call.kwargs) > 1:

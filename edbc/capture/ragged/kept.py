@@ -53,6 +53,7 @@ from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import PLAIN, Shared, Slot, Symbol, Value, value_of
+from edbc.capture.standins.unread import Check
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -488,7 +489,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is. It
     is kept for all sizes, or `by_sizes`. Raises MustKeepBooks where lines that move hide what changes in place."""
     shown, written = args
-    begin, runs = rec.place(), rec.num_runs
+    begin, runs, unread = rec.place(), rec.num_runs, len(rec.unread)
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
     rec.keeping = rec.symbolic = True
     reading, rec.reading = rec.reading, untold
@@ -499,6 +500,8 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     shared(None, own)  # what is kept changes no argument
     try:
         result = function(shown)
+        if any(type(of) is Check for of in rec.unread[unread:]):  # which leaves with no result of this call
+            raise CannotKeep
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
@@ -522,6 +525,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         for row in own if result is None or getattr(result, "is_own", False) else ():
             row.is_own = True
     rec.forget_since(*begin)
+    del rec.unread[unread:]
     return function(written)
 
 

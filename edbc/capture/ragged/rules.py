@@ -248,6 +248,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("is_floating_point", "is_complex"), lambda call: getattr(call.args[0].dtype, call.name)),
     "requires_grad_": _requiring_grad,
     **dict.fromkeys(_ALONG, along),
+    "_is_all_true": lambda call: call.rec.function(torch.all, call.args, {}),  # as torch's distributions ask
     "linear": _of_last(lambda _: 1),
     "layer_norm": _of_last(_num_normalized),
     "rms_norm": _of_last(_num_normalized),

@@ -42,6 +42,7 @@ from edbc.capture.standins.unread import (
     UnreadList,
     later,
     looked_at,
+    presumed,
     unread,
 )
 from edbc.errors import UnsupportedError
@@ -334,11 +335,15 @@ class Symbol:
         refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
                "use x.detach().clone(), or torch.stack of several")  # fmt: skip
 
-    __bool__, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
+    _as_bool, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
     __float__ = _reading_number("__float__", float)
     __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
     is_nonzero = _reading("is_nonzero")
     __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
+
+    def __bool__(self) -> bool:
+        found = presumed(self.rec, self, sys._getframe(1)) if type(self) is Value else None
+        return self._as_bool() if found is None else found
 
     def _waits(self) -> bool:
         """Whether what is read of it may be looked at later: its numbers are not there yet."""

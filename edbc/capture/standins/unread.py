@@ -13,20 +13,29 @@ own integers are quicker.
 To Python it is an `int`, a `float`, a `list` or an array: `isinstance`, arithmetic, comparisons, indices, keys. C code
 that accepts nothing but Python's own objects raises TypeError or RuntimeError; the mini-batch is recorded again then,
 and reads at once (`Recorder.reads_at_once`), as it is where forward keeps such an object on the model or an instance.
+
+A *check* is a condition one value of which raises at once: `assert (h > 0).all()`, `if h.isnan().any(): raise`, what
+torch's distributions ask of their arguments. Forward goes on as if it held (`presumed`), and what was asked leaves with
+what the instance returns (`Checked`), to be looked at when the mini-batch has run. Where one does not hold, the
+mini-batch is recorded anew, and checks are read where they stand from then on (`ModelView.presumes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dis
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import getrefcount
-from types import CodeType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
+from edbc.base.kept import Kept
 from edbc.capture.standins.nests import inside
+from edbc.capture.standins.source import user_location
+from edbc.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -35,6 +44,8 @@ if TYPE_CHECKING:
 INTEGERS = frozenset((torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8))
 LIST = "list"
 """What a reader is asked for by `tolist` of a vector."""
+MOST_CHECKS = 1_000
+"""Of an instance that are presumed to hold: what leaves a loop by raising would never leave it."""
 _OWN_REFERENCES = 3
 """To what nobody else has while it is looked at: a list's, a variable's and an argument's."""
 
@@ -49,6 +60,10 @@ class Site:
     """Kept, as its identity is what the place is found by."""
     at_once: bool = False
     """Whether it reads where it stands."""
+
+
+class DoesNotHold(UnsupportedError):
+    """A check of a mini-batch that has run does not hold."""
 
 
 class Returned(tuple[Any]):
@@ -183,6 +198,73 @@ class UnreadArray(Later):
     __slots__ = ()
 
 
+class Check(Later):
+    """A condition that is presumed to be `holds`. Nobody has it."""
+
+    __slots__ = ("holds", "where")
+    holds: bool
+    where: str
+
+
+class Checked(Returned):
+    """What an instance returns, the conditions that are to be true, those that are to be false, and their lines."""
+
+    __slots__ = ()
+
+    def read(self) -> Any:
+        """What the instance returns. Raises DoesNotHold."""
+        nest, true, false, lines = self  # type: ignore[misc]
+        if all(map(bool, true)) and not any(map(bool, false)):
+            return nest
+        raise DoesNotHold(
+            f"{', '.join(lines)}: forward was recorded as if what it checks there held, which it does not in this "
+            "mini-batch; run the instances as they are, so that forward raises what it raises"
+        )
+
+
+def presumed(rec: Recorder, value: Value, frame: FrameType) -> bool | None:
+    """What a condition that a frame asks for must be; None where it is no check, or is to be read."""
+    if value.ref < 0 or rec.books is not None or rec.in_cell or rec.in_fragment or not rec.tracer.presumes:
+        return None
+    holds = _way_on(frame.f_code, frame.f_lasti)
+    if holds is None or len(rec.unread) > MOST_CHECKS:
+        return None
+    check = later(Check, rec, value)
+    if type(check) is not Check:
+        return None
+    check.holds, check.where = holds, user_location()
+    return holds
+
+
+def _way_on(code: CodeType, offset: int) -> bool | None:
+    """The value of a condition with which code goes on, where it raises at once with the other."""
+    known = _WAYS.get((id(code), offset))
+    if known is None:
+        known = _WAYS.add((id(code), offset), (code, _found_way_on(code, offset)))
+    return known[1]
+
+
+_WAYS: Kept[tuple[int, int], tuple[CodeType, bool | None]] = Kept(4096)
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
+
+
+def _found_way_on(code: CodeType, offset: int) -> bool | None:
+    instructions = list(dis.get_instructions(code))
+    at = {instruction.offset: place for place, instruction in enumerate(instructions)}
+    place = at[offset] + (instructions[at[offset]].opname == "TO_BOOL")
+    jump = instructions[place]
+    if jump.opcode not in _JUMPS or not jump.opname.endswith(("IF_TRUE", "IF_FALSE")):
+        return None
+    jumping, going_on = (_raises(instructions[first:]) for first in (at[jump.argval], place + 1))
+    return None if jumping == going_on else jump.opname.endswith("IF_TRUE") == going_on
+
+
+def _raises(instructions: Sequence[dis.Instruction]) -> bool:
+    """Whether a straight line of instructions ends where something is raised."""
+    ends = (i.opname for i in instructions if i.opcode in _JUMPS or i.opname.startswith(("RAISE", "RETURN", "YIELD")))
+    return next(ends, "") == "RAISE_VARARGS"
+
+
 def later(kind: type[Later], rec: Recorder, tensor: Any) -> Any:
     """What is read of a stand-in as what is looked at later; None, or the Site, where it must be read now."""
     if rec.has_ended or rec.reads_at_once or (kind is not Unread and (rec.in_cell or rec.in_fragment)):
@@ -221,10 +303,21 @@ def in_a_tensor(item: Any) -> Any:
     return item.now if issubclass(type(item), Later) else item
 
 
+def comes_of_reading(error: BaseException, made: Sequence[Later]) -> bool:
+    """Whether what forward raises may come of what was not read where it stands: C code got no number of Python's own,
+    or a check in front of it does not hold."""
+    is_of_c = isinstance(error, TypeError | RuntimeError)
+    return bool(made) and (is_of_c or (isinstance(error, Exception) and Check in map(type, made)))
+
+
 def settle(made: list[Later], results: list[Any]) -> None:
     """What forward returned, the one item of a list, with a place for each read in its nests at which nobody has
     looked. Raises TypeError where forward keeps some elsewhere, which are to be Python's own objects."""
-    results.append(_with_places(results.pop()))
+    nest, checks = _with_places(results.pop()), [(x.tensor, x.holds, x.where) for x in made if type(x) is Check]
+    if checks:
+        true, false = ([tensor for tensor, holds, _ in checks if holds is way] for way in (True, False))
+        nest = Checked([nest, true, false, tuple(dict.fromkeys(where for *_, where in checks))])
+    results.append(nest)
     if any(getrefcount(item) > _OWN_REFERENCES for item in made):
         raise TypeError("forward keeps what it has read")
     made.clear()
