@@ -1279,14 +1279,14 @@ class Recorder:
         """Record a torch function or tensor method."""
         if not _OTHER_NAMES.keys().isdisjoint(kwargs):
             kwargs = {_OTHER_NAMES.get(key, key): value for key, value in kwargs.items()}
-        if self.shows is not None:
-            result = self.shows.at_once(func, args, kwargs, name)
-            if result is not NotImplemented:
-                return result
         if self.has_buffers and not (
             args and type(args[0]) is Buffer and rules.changes_in_place(func, rules.name_of(func), kwargs)
         ):
             args, kwargs = with_wholes(args), with_wholes(kwargs)
+        if self.shows is not None:
+            result = self.shows.at_once(func, args, kwargs, name)
+            if result is not NotImplemented:
+                return result
         if not self.flows:
             for item in flat(args, kwargs):  # before what the call itself makes
                 if isinstance(item, Lazy) and type(item) is not Ragged:
@@ -1432,7 +1432,7 @@ class Recorder:
             return result
         if name in rules.VIEWS and is_view(name, args, kwargs):
             result = view(self, func, name, key, args, kwargs)
-            if key is not None and type(args[0]) is Shared:
+            if key is not None and type(args[0]) is Shared and type(result) is not Value:
                 self.functions[key] = OfParameters(result)
             return result
         lifted = lift_number(self, func, name, args, kwargs)

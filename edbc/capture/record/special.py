@@ -358,6 +358,8 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
         return rec.function(func, (args[0].materialise(), *args[1:]), kwargs, name) if found is None else found
     value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
     if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
+        if name == "clone" and type(value) is Shared and rec.books is not None:  # it may change in place
+            value = rec.whole(value)
         return rec.copied(value) if name == "clone" and type(value) is Value else value
     args = (value, *args[1:])
     if type(value) is Shared:

@@ -134,7 +134,8 @@ class Made(Lazy):
     depth: int
     """How many integers were the index of tensors that forward has assigned, which are none of a recording."""
     assigned: list[tuple[Any, Any]]
-    """Those of them that stand for an instance's (`standins.told`), behind their indices."""
+    """What stands for an instance's tensors (`standins.told`), behind the indices that it was assigned by: written at
+    once where it is used as a whole."""
     as_rows: Any
     """Itself as rows, once it was asked for."""
     items: list[Any]
@@ -152,7 +153,7 @@ class Made(Lazy):
     """No slot of any Value, see `Shared.slot`."""
 
     def real(self) -> torch.Tensor:
-        """The tensor, made once. Raises CannotKeep where tensors that are an instance's own are in it."""
+        """The tensor, made once. Raises CannotKeep where tensors of an instance are in it."""
         if self.assigned:
             raise CannotKeep
         if self.tensor is None:
@@ -165,8 +166,10 @@ class Made(Lazy):
         rec = watcher_of_thread()
         if rec is None:
             refuse_ended()
-        if self.tensor is not None or self.assigned:
-            return rec.constant(self.real())
+        if self.assigned:
+            return self.leaf().materialise()
+        if self.tensor is not None:
+            return rec.constant(self.tensor)
         described = self.described
         if described.function is _of_numbers:
             (numbers,) = described.given
@@ -193,19 +196,34 @@ class Made(Lazy):
         return self.fill_(0)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        integers = (index,) if type(index) is int else index if type(index) is tuple else ()
-        is_plain = bool(integers) and {*map(type, integers)} == _INTEGERS
+        if self.whole is not None:
+            raise CannotKeep
+        steps = index if type(index) is tuple else (index,)
+        is_plain = {*map(type, steps)} == _INTEGERS
         if is_plain and type(value) in _NUMBERS:
             self.real()[index] = value
         elif self._becomes_another(index, value):
             self[index] = value
         else:
-            if is_plain and isinstance(value, torch.Tensor) and self._may_be_filled():
-                self.depth = len(integers)
-                if issubclass(type(value), Symbol) and self._meta()[index].shape == value.shape:
+            is_own = issubclass(type(value), Symbol) and value.is_at_once
+            is_known = is_own or type(value) is torch.Tensor
+            if is_known and {*map(type, steps)} <= _STEPS and self._may_be_filled():
+                self.depth = len(steps) if is_plain else self.depth
+                if is_own:
+                    torch.broadcast_to(value._meta(), self._meta()[index].shape)
                     self.assigned = [*self.assigned, (index, value)]
+                    value.rec.has_buffers = True
                     return
             super().__setitem__(index, value)
+
+    def leaf(self) -> Any:
+        """What it is, with the tensors of the instance that were assigned to it. From now on nothing is: who sees its
+        memory would see that."""
+        if self.whole is None:
+            rec, base = self.assigned[0][1].rec, self.described.make() if self.tensor is None else self.tensor
+            indices, leaves = zip(*self.assigned, strict=True)
+            self.whole = rec.shows.at_once(_with_items, (base, *leaves), {"indices": indices}, "with_items")
+        return self.whole
 
     def __getitem__(self, index: Any) -> Any:
         first = index[0] if type(index) is tuple and index else index
@@ -233,6 +251,8 @@ class Made(Lazy):
         rec, tensor = watcher_of_thread(), self.tensor
         if rec is None or not self._may_be_filled():
             return False
+        if self.whole is not None:
+            raise CannotKeep
         is_written = tensor is not None and tensor._version > 0
         if is_written and not depth:
             return False
@@ -344,6 +364,10 @@ class Buffer(Made):
 
     def __getitem__(self, index: Any) -> Any:
         index = as_python_has_it(index)
+        if type(index) is torch.Tensor and index.dtype is torch.int64 and index.ndim == 1:
+            index = index.tolist()
+        if type(index) is list and {*map(type, index)} == _INTEGERS and self.rec.flows:
+            return self.rec.function(torch.stack, ([self.row(number) for number in index],), {})
         first, *rest = index if type(index) is tuple and index else (index,)
         if type(first) is int and (not rest or len(self.described.shape) > 1):
             row = self.row(first, bool(rest) and type(rest[0]) is int and self.rec.flows)
@@ -548,7 +572,7 @@ def _describer() -> Any:
 def _made(rec: Any, described: Description) -> Made:
     made = Made()
     made.described = described
-    made.tensor = made.as_rows = None
+    made.tensor = made.as_rows = made.whole = None
     made.depth, made.assigned = 0, _NOTHING
     rec.descriptions.append(made)
     return made
@@ -591,10 +615,20 @@ _INSTEAD = {torch.eye: _eye, torch.empty: torch.zeros}
 """What makes them: of what nothing was written into, what memory holds by chance is nothing to go by."""
 
 
+def _with_items(whole: torch.Tensor, *items: torch.Tensor, indices: Sequence[Any]) -> torch.Tensor:
+    """A copy of a tensor with other items."""
+    found = whole.clone()
+    for index, item in zip(indices, items, strict=True):
+        found[index] = item
+    return found
+
+
 def _other_recorder(tree: Any) -> Any:
     """The recorder of the first stand-in that is no description, in nests of any depth; None where there is none."""
     for item in tree.values() if isinstance(tree, dict) else tree:
         kind = type(item)
+        if kind is Made and item.assigned:
+            return watcher_of_thread()
         if kind is Made or kind in _NUMBERS:
             continue
         if issubclass(kind, Symbol):
@@ -622,7 +656,9 @@ def with_wholes(tree: Any) -> Any:
     """A nest with what buffers show as wholes in their place."""
     if type(tree) is Buffer:
         return tree.shown()
+    if type(tree) is Made:
+        return tree.leaf() if tree.assigned else tree
     if type(tree) in (tuple, list):
-        is_flat = {*map(type, tree)}.isdisjoint((Buffer, tuple, list, dict))
+        is_flat = {*map(type, tree)}.isdisjoint((Buffer, Made, tuple, list, dict))
         return tree if is_flat else type(tree)(map(with_wholes, tree))
     return {key: with_wholes(item) for key, item in tree.items()} if type(tree) is dict else tree

@@ -295,6 +295,103 @@ def test_values_are_those_of_eager(forward: Callable[[Any, Any], Any]) -> None:
     assert [recorder.keeps_books for _, recorder in net._idle] == [forward in SHARED]
 
 
+def _read_by_rows(net: Any, x: torch.Tensor) -> Any:
+    b = torch.zeros(3, SIZE)
+    for i in range(3):
+        b[i] = x[i]
+    return b[1] * net.start + (b[0:2] * net.start).sum(0)
+
+
+def _read_as_a_whole(net: Any, x: torch.Tensor) -> Any:
+    b, c = torch.zeros(3, SIZE), torch.zeros_like(x)
+    for i in range(3):
+        b[i] = x[i]
+    c[1:], c[0, 2:] = x[:-1], x[1, 2:]
+    return b * net.start, torch.cat([c, x]) * net.start, b * 2.0, c.sum() * net.start
+
+
+def _then_recorded(net: Any, x: torch.Tensor) -> Any:
+    b = torch.ones(3, SIZE)
+    b[1:] = x[:2]
+    before = b[2] * net.start
+    b[1] = net.start * x[3]
+    return before, b, b[1:] * net.start
+
+
+def _numbers_between(net: Any, x: torch.Tensor) -> Any:
+    b = torch.zeros(3, SIZE)
+    b[0], b[1, 2], b[2] = x[0], 5.0, x[1]
+    b[0, 3] = (x[0] * net.start)[1]
+    return b * net.start
+
+
+def _added_to(net: Any, x: torch.Tensor) -> Any:
+    b = torch.zeros(4, SIZE)
+    for i in range(3):
+        b[i] += x[i]
+    b[1:3, 2] = 7.0
+    b[0:2] += x[0:2] * net.start
+    b[1:3, 0] = (x[2] * net.start)[:2]
+    return b.sum(0), b[1:, 0].sum()
+
+
+def _by_columns(net: Any, x: torch.Tensor) -> Any:
+    b = torch.zeros(4, 4, SIZE)
+    for i in range(4):
+        b[i, i] = x[i]
+    b[0, -1] = net.start * x[0]
+    column = b[-4:3, -1]
+    b[1:3, 2] = net.start * x[1]
+    seen = b[0:3, 2]
+    seen[0] = net.start * x[2]
+    b[:2, 3] += x[:2]
+    return column, seen.tanh(), b[:, 3], b[3:1, 0], b[[3, 0, 0], 3], b[torch.tensor([1, 2])]
+
+
+def _gathered(net: Any, x: torch.Tensor) -> Any:
+    """Nodes of a tree by number, children first."""
+    h = torch.zeros(len(x), SIZE)
+    for i in reversed(range(len(x))):
+        children = [k for k in (2 * i + 1, 2 * i + 2) if k < len(x)]
+        h[i] = torch.tanh(x[i] * net.start + (h[children].sum(0) if children else torch.zeros(SIZE)))
+    return h[0], h
+
+
+def _seen_as_a_whole(net: Any, x: torch.Tensor) -> Any:
+    b, c = torch.zeros(3, SIZE), torch.zeros(3, SIZE)
+    b[0] = c[0] = x[0]
+    row, flat = c[0], b.view(-1)
+    b[1] = c[1] = net.start * x[1]
+    c[0] = net.start * x[2]
+    return flat * 2.0, b, row, c
+
+
+OF_INSTANCES = (
+    _seen_as_a_whole,
+    _read_by_rows,
+    _read_as_a_whole,
+    _then_recorded,
+    _numbers_between,
+    _added_to,
+    _by_columns,
+    _gathered,
+)
+SEEN = {_seen_as_a_whole, _then_recorded, _added_to, _by_columns}
+"""A view is there, a part of rows is assigned, and a column is added to as a whole."""
+
+
+@pytest.mark.parametrize("forward", OF_INSTANCES)
+def test_what_instances_bring(forward: Callable[[Any, torch.Tensor], Any]) -> None:
+    """Alike ones are recorded once and no books are kept, but where numbers are written into a real tensor, or others
+    see the memory."""
+    instances = list(torch.randn(9, 4, SIZE, generator=torch.Generator().manual_seed(0)))
+    net = require_parity(net_of(forward), instances, (1, 3, 9))
+
+    assert any(recorder.keeps_books for _, recorder in net._idle) == (forward in SEEN)
+    is_alike = net.alike is not None and any(mould is not None for mould in net.alike._moulds.values())
+    assert is_alike == (forward not in (_seen_as_a_whole, _numbers_between, _added_to, _by_columns))
+
+
 def test_where_in_a_chart_is_no_part_of_a_type() -> None:
     """Spans of one width are of one type, wherever they begin and however long the sentence is."""
     sentences = [[*range(1, n + 1)] for n in (5, 6, 7)]

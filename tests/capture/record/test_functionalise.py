@@ -222,6 +222,16 @@ def rows_of_a_table(m: Any, x: Any) -> Any:
     return rows + one
 
 
+@program
+def copies_of_a_parameter(m: Any, x: Any) -> Any:
+    slots, kept = m.table.weight.clone(), m.table.weight.clone()
+    for i in range(3):
+        slots = slots.clone()
+        slots[i] = torch.tanh(x + slots[i + 1].clone())
+    kept *= 2.0
+    return slots + kept + m.table.weight.clone()
+
+
 def modules() -> dict[str, Any]:
     return {"linear": nn.Linear(6, 6), "relu": nn.ReLU(inplace=True), "table": nn.Embedding(4, 6)}
 

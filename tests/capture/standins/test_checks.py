@@ -131,6 +131,12 @@ def matrices(seed: int) -> list[Tensor]:
     return [torch.randn(n, 4, generator=made) for n in (2, 3, 4, 5, 6, 7, 3, 5, 2)]
 
 
+@pytest.fixture(autouse=True)
+def _distributions_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do until something in the process calls torch.compile."""
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+
+
 @pytest.mark.parametrize("kind", [Asserts, Likelihood])
 def test_nobody_waits_for_a_check(kind: type[nn.Module]) -> None:
     """Nothing is read, so instances can be captured, and outputs are eager's, as a captured instance's are."""
