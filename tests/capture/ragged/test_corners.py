@@ -90,6 +90,21 @@ MASKS = {
 KEPT = {"of ones", "of booleans", "added", "first and last"}
 ASKS = ["n < 5", "n <= 5", "n > 5", "n >= 5", "n == 5", "n != 5", "n", "3 < n <= 7", "not n > 4", "5 < n", "n % 2 == 1"]
 
+PAIR = """
+import torch
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
+
+    def forward(self, pair):
+        n, m = (ids.size(1) for ids in pair)
+        h, g = (torch.relu(self.up(self.words(ids)))[0] for ids in pair)
+        return {taken}
+"""
 LABELLED = """
 import torch
 import torch.nn.functional as F
@@ -207,6 +222,21 @@ def test_code_that_compares_sizes(asks: str, made: Callable[..., nn.Module]) -> 
     """What is recorded on one side of a number is kept for that side."""
     net = of_model(made(TAKES, taken=f"h.sum(1) if {asks} else h.amax(1) * 2"), texts, rounds=3)
     assert (BY_SIZES in kept(net)) == (asks == "n % 2 == 1")
+
+
+@pytest.mark.parametrize(
+    "taken", ["(torch.ones(m, n) @ h).sum(0)", "(torch.ones(n, m) * h.sum(1, keepdim=True)).sum()",
+              "(h.sum(1, keepdim=True) + torch.zeros(n, m)).sum()", "h.sum(0) if h.shape == g.shape else g.amax(0)"]
+)  # fmt: skip
+def test_two_sizes_that_happen_to_be_equal(taken: str, made: Callable[..., nn.Module]) -> None:
+    """What is recorded of the first pair, whose texts are as long as each other, serves such pairs alone."""
+    model = made(PAIR, taken=taken)
+    rng = Random(5)
+    pairs = [tuple(torch.tensor([[rng.randrange(VOCAB) for _ in range(size)]]) for size in sizes)
+             for sizes in ((4, 4), (4, 5), (6, 6), (7, 3), (3, 8), (5, 5), (8, 2))]  # fmt: skip
+    net = bound(model, pairs, cells="auto", rows=True)
+    for batch in (pairs, pairs[::-1], pairs[1:4]):
+        require_eager(net, model, batch)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,11 @@ class Leaves:
             self._lengths.append(None if is_packed else count)
             self.symbols.append(len(self._lengths) - 1)
         else:
-            self.symbols.append(self._lengths.index(count))
+            symbol = self._lengths.index(count)
+            alike = triple(self.rows[self.symbols.index(symbol)].refs)
+            if self.rec.keeping and alike != triple(ragged.refs):  # it serves instances in which they are equal
+                self.rec.equal_sizes.append((alike, triple(ragged.refs)))
+            self.symbols.append(symbol)
         self.rows.append(ragged.another())  # which stays what it is where the other changes
         return len(self.rows) - 1
 
