@@ -514,6 +514,7 @@ class Recorder:
         leaves = self.leaves
         self.forget_externals()
         if self.has_buffers:
+            self.wholes = {}
             self.descriptions = [made for made in self.descriptions if type(made) is Made]
         if leaves:
             leaves.append(_leaf_of_nobody())

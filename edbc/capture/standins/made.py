@@ -510,7 +510,7 @@ def sized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...
     like: Any = args[0] if args else None
     if not (type(like) is torch.Tensor or (issubclass(type(like), Symbol) and like.is_at_once)):
         return None
-    return (tuple(like.shape), *args[1:]), {"dtype": like.dtype, **kwargs}
+    return (tuple(like.shape), *args[1:]), {**kwargs, "dtype": kwargs.get("dtype") or like.dtype}
 
 
 def described_filling(tensor: torch.Tensor) -> Description | None:

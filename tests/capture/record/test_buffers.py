@@ -366,16 +366,16 @@ def _seen_as_a_whole(net: Any, x: torch.Tensor) -> Any:
     return flat * 2.0, b, row, c
 
 
+def _returned(net: Any, x: torch.Tensor) -> Any:
+    b, c = torch.zeros_like(x, dtype=None), torch.zeros(2, SIZE)
+    b[0], c[:1] = x[1], x[:1]
+    return b, {"c": [c]}, net.start * x[1]
+
+
 OF_INSTANCES = (
-    _seen_as_a_whole,
-    _read_by_rows,
-    _read_as_a_whole,
-    _then_recorded,
-    _numbers_between,
-    _added_to,
-    _by_columns,
-    _gathered,
-)
+    _returned, _seen_as_a_whole, _read_by_rows, _read_as_a_whole, _then_recorded, _numbers_between, _added_to,
+    _by_columns, _gathered,
+)  # fmt: skip
 SEEN = {_seen_as_a_whole, _then_recorded, _added_to, _by_columns}
 """A view is there, a part of rows is assigned, and a column is added to as a whole."""
 
