@@ -244,7 +244,19 @@ def _requiring_grad(call: Call) -> Any:
     return call.args[0] if is_told else NotImplemented
 
 
+def _distances(call: Call) -> Any:
+    """`cdist` by differences, as torch has it of up to 25 rows: by products, what is near has no digits left."""
+    if call.given(3, "compute_mode", _OF_FEW) != _OF_FEW:
+        return NotImplemented
+    args, kwargs = call.with_argument(3, "compute_mode", "donot_use_mm_for_euclid_dist")
+    return run_call(call._replace(args=tuple(args), kwargs=kwargs))
+
+
+_OF_FEW = "use_mm_for_euclid_dist_if_necessary"
+
+
 _RULES: dict[str, Rule] = {
+    "cdist": _distances,
     **dict.fromkeys(("is_floating_point", "is_complex"), lambda call: getattr(call.args[0].dtype, call.name)),
     "requires_grad_": _requiring_grad,
     **dict.fromkeys(_ALONG, along),
