@@ -45,7 +45,7 @@ from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.made import Buffer, Showing
+from edbc.capture.standins.made import Buffer, Showing, listed
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
@@ -682,8 +682,10 @@ def _filling(rec: Recorder, target: Any, value: Any) -> Any:
 
 def assign_item(rec: Recorder, buffer: Buffer, index: tuple[Any, ...], value: Any) -> None:
     """`buffer[index] = value`: the rows that it shows become others. Linear in these."""
-    kinds = {*map(type, index)}
-    if not kinds <= _PLAIN or (slice in kinds and any(getattr(step, "step", None) not in (None, 1) for step in index)):
+    numbers = listed(index[0]) if len(index) == 1 else None
+    index = index if numbers is None else (numbers,)
+    is_by_steps = {*map(type, index)} <= _PLAIN and all(getattr(step, "step", None) in (None, 1) for step in index)
+    if numbers is None and not is_by_steps:
         change_in_place(rec, torch.Tensor.__setitem__, "setitem", (buffer, index, value), {})
     elif _moves(rec) or not rec.flows:
         raise MustKeepBooks
@@ -722,7 +724,8 @@ def _assign_rows(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any
             value = value[0]
         torch.broadcast_to(value._meta(), seen.shape)
         has_rows = value.ndim == seen.ndim
-    for k, number in enumerate(range(len(buffer.items))[index[0]]):
+    numbers = index[0] if type(index[0]) is list else range(len(buffer.items))[index[0]]
+    for k, number in enumerate(numbers):
         row = value[k if value.shape[0] > 1 else 0] if has_rows else value
         _assign(rec, buffer, (number, *index[1:]), row)
 

@@ -364,10 +364,9 @@ class Buffer(Made):
 
     def __getitem__(self, index: Any) -> Any:
         index = as_python_has_it(index)
-        if type(index) is torch.Tensor and index.dtype is torch.int64 and index.ndim == 1:
-            index = index.tolist()
-        if type(index) is list and {*map(type, index)} == _INTEGERS and self.rec.flows:
-            return self.rec.function(torch.stack, ([self.row(number) for number in index],), {})
+        numbers = listed(index) if self.rec.flows else None
+        if numbers is not None:
+            return self.rec.function(torch.stack, ([self.row(number) for number in numbers],), {})
         first, *rest = index if type(index) is tuple and index else (index,)
         if type(first) is int and (not rest or len(self.described.shape) > 1):
             row = self.row(first, bool(rest) and type(rest[0]) is int and self.rec.flows)
@@ -419,6 +418,13 @@ class Buffer(Made):
             return None
         part = self.items[number] = _buffer(self.rec, self.described.of_row())
         return part
+
+
+def listed(index: Any) -> list[int] | None:
+    """The rows that a list or a vector of integers names, if it does."""
+    if type(index) is torch.Tensor and index.dtype is torch.int64 and index.ndim == 1:
+        index = index.tolist()
+    return index if type(index) is list and {*map(type, index)} == _INTEGERS else None
 
 
 def _buffer(rec: Any, described: Description, made: Made | None = None) -> Buffer:

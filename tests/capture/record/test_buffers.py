@@ -372,9 +372,20 @@ def _returned(net: Any, x: torch.Tensor) -> Any:
     return b, {"c": [c]}, net.start * x[1]
 
 
+def _assigned_by_level(net: Any, x: torch.Tensor) -> Any:
+    h = torch.zeros(len(x), SIZE)
+    for level in ([2, -1], [1], [0]):
+        sums = torch.zeros(len(level), SIZE)
+        for place, i in enumerate(level):
+            sums[place] += h[(2 * i + 1) % len(x)]
+        h[torch.tensor(level)] = torch.tanh(x[level] * net.start + sums)
+    h[[1, 2]] = net.start
+    return h[0], h
+
+
 OF_INSTANCES = (
     _returned, _seen_as_a_whole, _read_by_rows, _read_as_a_whole, _then_recorded, _numbers_between, _added_to,
-    _by_columns, _gathered,
+    _by_columns, _gathered, _assigned_by_level,
 )  # fmt: skip
 SEEN = {_seen_as_a_whole, _then_recorded, _added_to, _by_columns}
 """A view is there, a part of rows is assigned, and a column is added to as a whole."""
@@ -415,7 +426,7 @@ def of_any_order(net: Any, instance: tuple[int, list[int]]) -> Any:
         name = rng.choice(names)
         value, i = word_of(net, word), rng.randrange(len(name)) if name.ndim > 1 else 0
         own, j = torch.tensor([0.25 * word] * SIZE), rng.randrange(name.shape[1]) if name.ndim == 3 else 0
-        action = rng.randrange(16)
+        action = rng.randrange(18)
         if action <= 3 and name.ndim > 1:
             name[i] = value
         elif action == 4 and name.ndim > 1:
@@ -438,8 +449,12 @@ def of_any_order(net: Any, instance: tuple[int, list[int]]) -> Any:
             names.append(name[: i + 1, j, None])
         elif action == 13 and name.ndim > 1:
             name[i] = own
-        elif action >= 14 and name.ndim == 3:
+        elif action == 14 and name.ndim == 3:
             name[i, j] = own
+        elif action == 15 and name.ndim > 1:
+            name[[i, 0]] = value
+        elif action == 16 and name.ndim > 1:
+            names.append(name[torch.tensor([0, i])])
         elif rng.random() < 0.2:
             names.append(name.transpose(0, -1).transpose(0, -1))
     return [*results, *names]
