@@ -128,7 +128,7 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "items", "showing", "tensor")
+    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "draws", "items", "showing", "tensor")
     described: Description
     tensor: torch.Tensor | None
     depth: int
@@ -136,6 +136,8 @@ class Made(Lazy):
     assigned: list[tuple[Any, Any]]
     """What stands for an instance's tensors (`standins.told`), behind the indices that it was assigned by: written at
     once where it is used as a whole."""
+    draws: bool
+    """Whether torch functions of it are recorded, as they may draw: `F.dropout(h.new_ones(n))`."""
     as_rows: Any
     """Itself as rows, once it was asked for."""
     items: list[Any]
@@ -442,7 +444,7 @@ def _buffer_of(items: list[Any], blank: Value, described: Description, made: Mad
     set_class(buffer, Buffer)
     buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
     buffer.tensor = buffer.as_rows = buffer.whole = None
-    buffer.depth, buffer.assigned = 0, _NOTHING
+    buffer.depth, buffer.assigned, buffer.draws = 0, _NOTHING, False
     buffer.items, buffer.blank, buffer.showing = items, blank, None
     return buffer
 
@@ -528,8 +530,12 @@ def described_filling(tensor: torch.Tensor) -> Description | None:
 
 
 def made_again(rec: Any, described: Description) -> Made | None:
-    """What a call describes; None where nothing is described."""
-    return _made(rec, described) if _describer() is rec else None
+    """What a call of a recorded tensor describes; None where nothing is described."""
+    if _describer() is not rec:
+        return None
+    made = _made(rec, described)
+    made.draws = rec.tracer.may_draw
+    return made
 
 
 def _is_plain(number: Any) -> bool:
@@ -579,7 +585,7 @@ def _made(rec: Any, described: Description) -> Made:
     made = Made()
     made.described = described
     made.tensor = made.as_rows = made.whole = None
-    made.depth, made.assigned = 0, _NOTHING
+    made.depth, made.assigned, made.draws = 0, _NOTHING, False
     rec.descriptions.append(made)
     return made
 
@@ -633,7 +639,7 @@ def _other_recorder(tree: Any) -> Any:
     """The recorder of the first stand-in that is no description, in nests of any depth; None where there is none."""
     for item in tree.values() if isinstance(tree, dict) else tree:
         kind = type(item)
-        if kind is Made and item.assigned:
+        if kind is Made and (item.assigned or item.draws):
             return watcher_of_thread()
         if kind is Made or kind in _NUMBERS:
             continue
