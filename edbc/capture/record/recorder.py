@@ -798,9 +798,9 @@ class Recorder:
         """A corner of a buffer by sizes that are symbols, where it is a triangle (`ragged.whole.runs`); else None."""
         return cut(self, table, index) if self.symbolic and self.flows else None
 
-    def rows_described(self, described: Description, like: Triple | None) -> Ragged:
+    def rows_described(self, described: Description, like: Triple | None, at: int = 0) -> Ragged:
         """A constant that forward makes, of a symbol's size, or one that it changes."""
-        rows = rows_described(self, described, like)
+        rows = rows_described(self, described, like, at)
         rows.is_own = True
         return rows
 

@@ -487,14 +487,16 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rec = _describer()
     if rec is None or (rec.ragged and func is torch.eye):
         return None
-    like = None
+    like, at = None, 0
     if rec.symbolic:
         mask = rec.mask_of_sizes(func, args, kwargs)
         if mask is not None:
             return mask
-        sizes = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
-        like = sizes[0].like if sizes and type(sizes[0]) is Size else None
-        args = (sizes[0].value, *sizes[1:]) if like is not None else args
+        sizes, given = (args[0], args[1:]) if args and isinstance(args[0], tuple | list) else (args, ())
+        at = next((dim for dim, size in enumerate(sizes) if type(size) is Size), 0)
+        like = sizes[at].like if sizes and type(sizes[at]) is Size else None
+        if like is not None:
+            args = ((*sizes[:at], sizes[at].value, *sizes[at + 1 :]), *given)
     args = tuple([tuple(item) if type(item) is list else item for item in args])
     kwargs = {name: value for name, value in kwargs.items() if not _is_default(name, value)}
     fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
@@ -508,8 +510,10 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if known is None:
             return None
         rec.makers[key] = known
+    if like is not None and at and rec.place_of_rows(known.shape, known.dtype) != at:
+        rec.asked_size, like = True, None
     if like is not None or (rec.ragged and _is_of_changing_rows(rec, known)):
-        return rec.rows_described(known, like)
+        return rec.rows_described(known, like, at)
     return _made(rec, known)
 
 

@@ -77,6 +77,11 @@ TAKEN = [
     "h[0].new_full((n, {hidden}), 2.0).mul(h[0]).sum(0)",
     "h[0].new_zeros(n, {hidden}).add(h[0]).amax(0)",
     "h[0].new_ones((h.size(1), {hidden}), dtype=h.dtype).sub(h[0]).sum(0)",
+    "torch.relu(h - 0.1 + torch.zeros(h.shape)).sum(1)",
+    "torch.full(h.shape, 2.0).mul(h).sum(1)",
+    "torch.full((n, {hidden}), 2.0).mul(h[0]).sum(0)",
+    "torch.ones(*h.shape).sub(h).sum(1)",
+    "torch.zeros(1, n, {hidden}).add(h).amax(1)",
 ]
 MASKS = {
     "of ones": "scores.masked_fill(self.ones[:, :, :n, :n] == 0, -math.inf)",
