@@ -290,9 +290,14 @@ class KernelCache(FunctionCache):
             self._cache_file.unlock(self._index_key(sig, codegen), held)
 
     def _index_key(self, sig: Any, codegen: Any) -> Any:
-        """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand. `sig`
-        is the types of the arguments, of a callback a signature."""
-        return (*super()._index_key(sig, codegen), tuple(_fields(getattr(sig, "args", sig))))
+        """A named tuple's type is its class and the types of its fields to numba, in whatever order they stand. What a
+        function closes over is pickled by numba, compiled functions with an identity that each process draws anew: what
+        these are made of is in the files' names (`compiled_in`). `sig` is the types of the arguments, of a callback a
+        signature."""
+        types, target, (code, _) = super()._index_key(sig, codegen)
+        cells = [cell.cell_contents for cell in self._py_func.__closure__ or ()]
+        closed_over = hashlib.sha256(serialize.dumps([x for x in cells if not hasattr(x, "py_func")])).hexdigest()
+        return types, target, (code, closed_over), tuple(_fields(getattr(sig, "args", sig)))
 
 
 def _fields(kinds: Iterable[Any]) -> Iterator[tuple[str, ...]]:

@@ -32,10 +32,10 @@ def environment(folder: Path) -> dict[str, str]:
     return {**everything, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def added(folder: Path, ends_before_the_data: bool = False) -> list[float]:
+def added(folder: Path, ends_before_the_data: bool = False, of: str = "add") -> list[float]:
     """What the kernel in `folder` gives for 1.0 and for 1, in a process of its own."""
     ends = "caching.IndexDataCacheFile._save_data = lambda *_: os._exit(0)" if ends_before_the_data else ""
-    code = f"import os\nfrom numba.core import caching\n{ends}\nimport kernel\nprint(kernel.add(1.0), kernel.add(1))"
+    code = f"import os\nfrom numba.core import caching\n{ends}\nimport kernel\nprint(kernel.{of}(1.0), kernel.{of}(1))"
     run = subprocess.run(
         [sys.executable, "-c", code], env=environment(folder), capture_output=True, text=True, check=True
     )
@@ -177,6 +177,40 @@ def test_callbacks_are_cached_and_follow_edits(tmp_path: Path) -> None:
         )
         assert run.stdout == f"{1 + number}\n"
         assert len(list(tmp_path.rglob("*.nbc"))) == written
+
+
+CLOSED = """from edbc.native.kernelcache import njit
+
+
+def build(one):
+    @njit(cache=True)
+    def plus(x):
+        return x + one
+
+    @njit(cache=True)
+    def add(x):
+        return plus(x) + one
+
+    return add
+
+
+add, other = build({0}), build({0} + 4)
+"""
+
+
+@pytest.mark.compiled
+def test_what_closes_over_a_compiled_function_is_kept_for_other_processes(tmp_path: Path) -> None:
+    """To numba a compiled function is another one in each process; what it closes over otherwise tells two apart."""
+    source = tmp_path / "kernel.py"
+    source.write_text(CLOSED.format(1))
+    assert added(tmp_path) == [3.0, 3.0]
+    assert added(tmp_path, of="other") == [11.0, 11.0]
+    kept = sorted(tmp_path.rglob("*.nbc"))
+    assert added(tmp_path) == [3.0, 3.0]
+    assert added(tmp_path, of="other") == [11.0, 11.0]
+    assert sorted(tmp_path.rglob("*.nbc")) == kept
+    source.write_text(CLOSED.format(2))
+    assert added(tmp_path) == [5.0, 5.0]
 
 
 def files(folder: Path, stamp: object) -> KernelFiles:
