@@ -35,10 +35,8 @@ from edbc.capture.ragged.whole.runs import Pairs, run_call
 from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
-from edbc.capture.standins.fresh import makes_fresh
-from edbc.capture.standins.made import Description, described_filling, made_again
+from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import inside, mapped
-from edbc.capture.standins.source import user_frame
 from edbc.capture.standins.standin import Symbol, Value
 
 if TYPE_CHECKING:
@@ -132,17 +130,11 @@ def _normal(dim: Any, ndim: int) -> tuple[int, ...] | None:
 
 
 def _like(call: Call) -> Any:
-    """`zeros_like` and its like: one row, the same for all; a description where rows are assigned to it later."""
+    """`zeros_like` and its like: one row, the same for all."""
     first = call.args[0] if call.args else None
     if type(first) is not Ragged or any(isinstance(a, Symbol) for a in call.args[1:]):
         return NotImplemented
-    made = None
-    frame = user_frame()
-    if not (first.at or call.rec.keeping or call.rec.symbolic or frame is None or makes_fresh(frame)):
-        like = torch.empty(tuple(first.shape), dtype=first.dtype)
-        described = described_filling(call.func(like, *call.args[1:], **call.kwargs))
-        made = None if described is None else made_again(call.rec, described)
-    return call.of_rows(call.args, call.kwargs, first.at) if made is None else made
+    return call.of_rows(call.args, call.kwargs, first.at)
 
 
 def _new(call: Call) -> Any:

@@ -213,7 +213,9 @@ class Made(Lazy):
                 self.depth = len(steps) if is_plain else self.depth
                 if is_own:
                     torch.broadcast_to(value._meta(), self._meta()[index].shape)
-                    self.assigned = [*self.assigned, (index, value)]
+                    if not self.assigned:
+                        self.assigned = []
+                    self.assigned.append((index, value))
                     value.rec.has_buffers = True
                     return
             super().__setitem__(index, value)
