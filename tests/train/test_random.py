@@ -109,6 +109,15 @@ class Heads(Model):
         return self.heads(x, x, x, need_weights=True)[0]
 
 
+class Rows(Model):
+    """Dropout of rows: of look-ups, of some of these with others, and of their sum."""
+
+    def forward(self, words: list[int]) -> Any:
+        h = self.between(self.table(torch.tensor(words)))
+        h = torch.tanh(self.between(torch.cat([h[1:], h])))
+        return self.between(h.sum(0)), h
+
+
 def training_net(rule: Callable[[Any, list[int]], Any], instances: Sequence[Any] = WORDS, **options: Any) -> Net:
     net = bound(rule(chain) if isinstance(rule, type) else Model(rule), instances, **options)
     net.model.train()
@@ -204,6 +213,36 @@ def test_numbers_depend_on_the_seed_alone() -> None:
     assert not torch.isclose(step(net, seed=2)[0], loss)
     torch.manual_seed(1)
     assert not torch.isclose(random_loss(net(WORDS)), random_loss(net(WORDS)))
+
+
+@pytest.mark.parametrize("gradients_on", [True, False])
+def test_known_forwards_draw(gradients_on: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forward that draws is kept for all sizes. Each row has a draw, and what an instance draws hangs on its seed
+    alone: not on whether its forward is known, nor on how many others are."""
+    sentences = [[(3 * i + j) % 12 for j in range(2 + i % 5)] for i in range(9)]
+    net = training_net(Rows, sentences, cells="auto", rows=True)
+    net = Net(net.plan, net.model)  # of training mode
+    results: list[Any] = []
+    before = 0
+    for groups in ([sentences], [sentences], [[words] for words in sentences]):
+        torch.manual_seed(1)
+        before = net._idle[0][1].found_forwards if results else 0
+        with torch.set_grad_enabled(gradients_on):
+            results.append([result for group in groups for result in net(group)])
+    assert net._idle[0][1].found_forwards == before + len(sentences)
+    torch.manual_seed(1)
+    with the_same_numbers(monkeypatch, len(sentences)) as begin, monkeypatch.context() as patch:
+        whole = F.dropout
+
+        def by_rows(x: Tensor, *given: Any) -> Tensor:
+            return torch.stack([whole(row, *given) for row in x]) if x.ndim > 1 else whole(x, *given)
+
+        patch.setattr(F, "dropout", by_rows)
+        results.append([(begin(number), net.model(words))[1] for number, words in enumerate(sentences)])
+    for of in results[:-1]:
+        torch.testing.assert_close(of, results[-1], rtol=1e-12, atol=1e-12)
+    if gradients_on:
+        require_equal(*[gradients(net.model, random_loss(of)) for of in (results[1], results[-1])])
 
 
 def test_masks_of_retained_graphs_stay() -> None:

@@ -4,12 +4,12 @@ A torch function, a module of torch.nn, and a method or region whose code is clo
 nodes whenever they are called with arguments of the same slots, but for n. So what such a call has recorded is put
 together as one program, and found by its key from then on; the user's Python does not run.
 
-Kept are calls all of whose operands are their arguments, numbers, constants and each other. Closed code that asks for a
-size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone, and so it is for sizes beyond the
-bounds that its comparisons gave (`ragged.symbols`). Sizes that had to be equal, and indices that had to be below a
-size, are told by the program, and compared at every call; where they are not, the call runs as it is written, and fails
-as eager does. Where there is one row or none of anything whose number differs between instances, nothing is kept, as
-broadcasting and reductions treat them in their own way (`TooFew`).
+Kept are calls all of whose operands are their arguments, numbers, constants, random numbers that they draw, and each
+other. Closed code that asks for a size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone,
+and so it is for sizes beyond the bounds that its comparisons gave (`ragged.symbols`). Sizes that had to be equal, and
+indices that had to be below a size, are told by the program, and compared at every call; where they are not, the call
+runs as it is written, and fails as eager does. Where there is one row or none of anything whose number differs between
+instances, nothing is kept, as broadcasting and reductions treat them in their own way (`TooFew`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,12 +44,13 @@ from edbc.capture.ragged.program import (
     Program,
     Triple,
     count_after,
+    count_of,
     size_of,
     triple,
 )
 from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, untold, vectors_of
-from edbc.capture.ragged.value import NotRagged, Ragged
+from edbc.capture.ragged.value import Drawn, NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
@@ -170,7 +172,7 @@ class First(NamedTuple):
         return size_of(self.num, sizes)
 
 
-Extra = Literal | Remade | ByIndices | First
+Extra = Literal | Remade | ByIndices | First | Drawn
 
 
 class Rows(NamedTuple):
@@ -260,13 +262,19 @@ class KeptCall(NamedTuple):
 
     def flat(self, rec: Recorder, given: Given) -> list[int] | None:
         """The arguments of the program; None where they do not fit."""
-        flat = given.triples()
-        try:
+        flat, draws = given.triples(), len(rec.draws)
+        with suppress(CannotKeep):
             for extra in self.extras:
                 flat += extra.triple(rec, given, flat[2::3])
-        except CannotKeep:
-            return None
-        return flat if self.fits(given.indices, flat[2::3]) else None
+            if self.fits(given.indices, flat[2::3]):
+                return flat
+        del rec.draws[draws:]
+        return None
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are among the arguments."""
+        return any(type(extra) is Drawn for extra in self.extras)
 
     def of(self, rec: Recorder, flat: Sequence[int], program: Program | None = None) -> Any:
         """The call on these arguments of the program, which fit; of one that does the same in its place."""
@@ -540,6 +548,8 @@ def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, i
               left: dict[tuple[str, str], Any]) -> None:  # fmt: skip
     """Let a call that has just been kept have what it leaves; it is not kept where that cannot be."""
     try:
+        if known.draws:  # a call that gives what is left would draw other numbers
+            raise CannotKeep
         kept = _Keeping(rec, begin, given).kept(left, by_sizes, rec.equal_sizes, rec.within, rec.apart)
         rec.functions[key] = known._replace(left=kept)
     except CannotKeep:
@@ -568,7 +578,7 @@ class _Keeping:
 
     def __init__(self, rec: Recorder, begin: tuple[int, int, int, int], given: Given):
         self.rec, self.given = rec, given
-        self.entry, self.ref, self.value, _ = begin
+        self.entry, self.ref, self.value, self.num_draws = begin
         triples = given.triples()
         self.draft = Draft(len(triples) // 3)
         self.rows: dict[Triple, int] = {}
@@ -610,6 +620,8 @@ class _Keeping:
                 self.run(self.rec.table.programs[-1 - number])
             else:
                 self.node(number)
+        if self.num_draws != len(self.rec.draws):  # what is drawn and read by none
+            raise CannotKeep
         for count in () if by_sizes else self.draft.counts:
             if count is not None and size_of(count, self.sizes) < 2 and size_of(count, self.more) > 1:
                 raise TooFew
@@ -639,7 +651,9 @@ class _Keeping:
         """The steps of a run."""
         refs = self.rec.refs[self.ref : self.ref + 3 * program.num_args]
         self.ref += len(refs)
-        args = [self.argument(*refs[3 * k : 3 * k + 3]) for k in range(program.num_args)]
+        args: list[int] = []
+        for k in range(program.num_args):
+            args.append(self.argument(refs[3 * k], refs[3 * k + 1], refs[3 * k + 2], args))
         first = len(self.draft.counts)
         made: list[int] = []
         for op, parameters, registers in program.steps:
@@ -692,8 +706,8 @@ class _Keeping:
         if register < 0 and number < len(self.given.indices):
             self.below.add((number, count, negative))
 
-    def argument(self, first: int, step: int, count: int) -> int:
-        """The register of a run's argument."""
+    def argument(self, first: int, step: int, count: int, before: Sequence[int] = ()) -> int:
+        """The register of a run's argument, behind those `before` it."""
         if step == INDICES:
             known = self.indices.get(first)
             if known is None:
@@ -708,8 +722,19 @@ class _Keeping:
             return self.extra(Remade(self.what(first), count))
         register = self.rows.get((first, step, count))
         if register is None:
-            register = self.rows[first, step, count] = self.extra(self.looked_up(first, count))
+            is_drawn = self.rec.drawn_from(first) is not None
+            found = self.drawn(first, count, before) if is_drawn else self.looked_up(first, count)
+            register = self.rows[first, step, count] = self.extra(found)
         return register
+
+    def drawn(self, first: int, count: int, before: Sequence[int]) -> Drawn:
+        """Random numbers that are an argument behind those `before` it, whose sizes tell how many. They are drawn in
+        the order of arguments, so that a call that is known has the numbers that it has as it is written."""
+        drawn = self.rec.drawn.get(first)
+        if drawn is None or self.rec.number_of_draw(first) != self.num_draws:
+            raise CannotKeep
+        self.num_draws += count
+        return drawn._replace(num=count_of(drawn.num, [self.draft.count_of(register) for register in before]))
 
     def looked_up(self, first: int, count: int) -> ByIndices | First:
         """So many rows of a parameter, or of integers, from a ref on."""
@@ -731,7 +756,8 @@ class _Keeping:
         """The register of a value."""
         known = self.values.get(ref)
         if known is None:
-            known = self.values[ref] = self.extra(Remade(self.what(ref)))
+            is_drawn = self.rec.drawn_from(ref) is not None
+            known = self.values[ref] = self.extra(self.drawn(ref, 1, ()) if is_drawn else Remade(self.what(ref)))
         return known
 
     def what(self, ref: int) -> Any:

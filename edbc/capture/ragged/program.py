@@ -143,6 +143,15 @@ def num_made(op: int, parameters: Sequence[int]) -> int:
     return parameters[1] if op == EACH else parameters[3] if op == SCAN else 1
 
 
+def count_of(count: Count, sizes: Sequence[Count]) -> Count:
+    """A size in terms of what the sizes that it is told by follow from."""
+    if isinstance(count, Sum):
+        return Sum(tuple([count_of(part, sizes) for part in count.parts]))
+    if isinstance(count, Part):
+        return Part(count_of(count.whole, sizes), count.bounds)
+    return None if count is None else sizes[count]
+
+
 def count_after(op: int, parameters: Sequence[int], counts: Sequence[Count]) -> Count:
     """The size of what a step makes that is no EACH."""
     if op == REDUCE or (op == RUN and parameters[1] == ONE):

@@ -42,9 +42,11 @@ from edbc.capture.ragged.program import (
     SLICE,
     TAKE,
     CannotKeep,
+    Count,
     Draft,
     Numbers,
     Triple,
+    size_of,
     triple,
 )  # fmt: skip
 from edbc.capture.ragged.symbols import Shape, Size
@@ -52,7 +54,9 @@ from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Value, dtype_name, value_of
 
 if TYPE_CHECKING:
+    from edbc.base.graph import ValueClass
     from edbc.capture.record.recorder import Recorder
+    from edbc.capture.record.table import Draw
 
 
 SYMBOL = "n"
@@ -138,6 +142,22 @@ class Whole(NamedTuple):
     def again(self, rec: Recorder) -> Value:
         """In this mini-batch."""
         return rec.whole(self.shared)
+
+
+class Drawn(NamedTuple):
+    """Random numbers of a distribution, new ones in every call, for so many rows."""
+
+    draw: Draw
+    value_class: ValueClass
+    num: Count
+
+    def triple(self, rec: Recorder, given: Any, sizes: Sequence[int]) -> Triple:
+        """As an argument of a run."""
+        return triple(rec.drawn_rows(self, size_of(self.num, sizes)))
+
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> Any:
+        """How many there are."""
+        return size_of(self.num, sizes)
 
 
 class Ragged(Lazy):
@@ -335,10 +355,10 @@ def each_row(rec: Recorder, rows: Sequence[Ragged], call: Callable[..., Any], at
 
 def _on_places(rec: Recorder, slots: Sequence[Slot], call: Callable[..., Any]) -> tuple[list[int], list[int], Any]:
     """What a call of one stand-in for each slot records, which is taken back; and what it gives."""
-    num_entries, num_refs, first, _ = rec.place()
+    num_entries, num_refs, first, num_draws = rec.place()
     result = call(*[value_of(rec, PLACE - k, slot) for k, slot in enumerate(slots)])
     entries, refs = rec.entries[num_entries:], rec.refs[num_refs:]
-    del rec.entries[num_entries:], rec.refs[num_refs:]
+    del rec.entries[num_entries:], rec.refs[num_refs:], rec.draws[num_draws:]
     rec.next_value = first
     if any(entry < 0 for entry in entries):
         raise NotRagged
@@ -414,7 +434,7 @@ class _OfRow:
                 self.flat += ref, 0, 1
                 self.shared.add(known)
             else:  # random numbers are drawn for each row
-                self.flat += triple(self.rec.drawn_rows(*distribution, len(self.rows[0].refs)))
+                self.flat += triple(self.rec.drawn_rows(Drawn(*distribution, 0), len(self.rows[0].refs)))
         return known
 
     def placed(self, item: Any, places: list[tuple[int, Value]]) -> Any:

@@ -38,7 +38,7 @@ from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Red
 from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_described, version_of
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
-from edbc.capture.ragged.value import Constant, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
+from edbc.capture.ragged.value import Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
 from edbc.capture.ragged.whole.runs import cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
@@ -186,7 +186,7 @@ class Recorder:
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast", "before_books",
         "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described", "descriptions",
-        "device", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
+        "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
         "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
         "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment",
         "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
@@ -502,6 +502,8 @@ class Recorder:
         """By their first ref, rows of integers that are some of others: these."""
         self.lookups: dict[int, tuple[Shared | Below, Numbers | Size]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by."""
+        self.drawn: dict[int, Drawn] = {}
+        """Rows of random numbers by the ref of the first, by the arguments of the run that they are an argument of."""
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Constants that require gradients, and their copies."""
         self.ragged_constants: dict[Any, tuple[torch.Tensor | Numbers, Ragged, Any]] = {}
@@ -861,8 +863,7 @@ class Recorder:
 
     def draw(self, draw: Draw, value_class: ValueClass) -> Value:
         """Random numbers, new ones for every call; see `record.draws`."""
-        if self.reads and not self.in_cell:
-            refuse("random numbers are drawn in a forward that reads values", "draw outside of it, pass the numbers in")
+        self.refuse_draws_where_read()
         number, slot = len(self.draws), self.table.slot(value_class)
         self.draws.append(draw)
         if number < len(self.drawn_operands):
@@ -870,9 +871,13 @@ class Recorder:
         if self.in_cell:
             self.drawn_classes.append(value_class)
             return self.external(self.table.given_source("operand", value_class), number, slot)
-        return self.external(
-            self.table.drawn_source(draw, value_class), (self.instance << INSTANCE_BITS) + number, slot
-        )
+        refs = self.drawn_externals(Drawn(draw, value_class, None), [number], [self.instance])
+        return value_of(self, refs.start, slot)
+
+    def refuse_draws_where_read(self) -> None:
+        """Raise UnsupportedError where forward reads values: what it records may be recorded again."""
+        if self.reads and not self.in_cell:
+            refuse("random numbers are drawn in a forward that reads values", "draw outside of it, pass the numbers in")
 
     def next_instance(self, number: int) -> None:
         """From now on it is this instance of the mini-batch that runs."""
@@ -1156,12 +1161,26 @@ class Recorder:
         source = self.table.sources[self.external_source[number]] if number >= 0 else None
         return None if source is None or source.draw is None else (source.draw, source.value_class)
 
-    def drawn_rows(self, draw: Draw, value_class: ValueClass, count: int) -> range:
+    def number_of_draw(self, ref: int) -> int:
+        """How many numbers the instance had drawn before those that an external holds."""
+        return self.external_index[-1 - (ref + self.first_external)] & ((1 << INSTANCE_BITS) - 1)
+
+    def drawn_rows(self, drawn: Drawn, count: int) -> range:
         """Random numbers for so many rows."""
-        first = self.draw(draw, value_class).ref
-        for _ in range(count - 1):
-            self.draw(draw, value_class)
-        return range(first, first - count, -1)
+        refs = self.drawn_externals(drawn, range(len(self.draws), len(self.draws) + count), [self.instance] * count)
+        self.draws += [drawn.draw] * count
+        return refs
+
+    def drawn_externals(self, drawn: Drawn, numbers: Sequence[int], instances: Sequence[int]) -> range:
+        """Random numbers that are an instance's draw of a number each."""
+        self.refuse_draws_where_read()
+        source = self.table.drawn_source(drawn.draw, drawn.value_class)
+        self.external_source += [source] * len(instances)
+        self.external_index += [(i << INSTANCE_BITS) + k for i, k in zip(instances, numbers, strict=True)]
+        first = self.last_external - 1
+        self.last_external -= len(instances)
+        self.drawn[first] = drawn
+        return range(first, first - len(instances), -1)
 
     def is_ragged(self, tensor: Any) -> bool:
         """Whether a tensor is of a ragged class along its first dimension."""

@@ -60,7 +60,7 @@ from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Listed, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
-from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.value import Drawn, Ragged
 from edbc.capture.ragged.whole.function import CHUNK, packed
 from edbc.capture.ragged.whole.runs import pairs_of
 from edbc.capture.standins.nests import inside
@@ -332,12 +332,14 @@ class Forwards:
                 if type(known) is KeptCall and left:
                     with_left(rec, key, known, begin, given, by_sizes, _returned(left))
                     known = rec.functions[key]
+                draws, rec.draws = rec.draws, rec.draws[: begin[3]]  # as all later ones
                 flat = known.flat(rec, given) if type(known) is KeptCall else None
                 if not isinstance(known, KeptCall) or flat is None:
+                    rec.draws = draws
                     self._leave()
                     self._assign(left)
                     return result
-                rec.forget_since(*begin)  # it is recorded like all later ones
+                rec.forget_since(*begin[:3], len(rec.draws))  # it is recorded like all later ones
                 rec.put_caches_back()
                 return self._run(known, flat)
         return self._as_written(instance)
@@ -345,7 +347,7 @@ class Forwards:
     def _take_in(self, known: KeptCall, members: list[int]) -> tuple[list[int], Ints]:
         """Those of a key's instances that fit, and the arguments of each, a line. O(rows + indices), natively but for
         the leaves."""
-        if len(members) < MANY:
+        if len(members) < MANY and not known.draws:
             flats = [known.flat(self.rec, _given(self.rec, leaves)) for leaves, _ in map(self._alone, members)]
             fitting = [i for i, flat in zip(members, flats, strict=True) if flat is not None]
             lines = np.array([flat for flat in flats if flat is not None], np.int64)
@@ -373,7 +375,7 @@ class Forwards:
         else:
             alone = [*map(self._alone, members)]
             leaves, sizes = ([*zip(*of, strict=True)] for of in zip(*alone, strict=True))
-        return _Brought(self.rec, leaves, sizes, len(members))
+        return _Brought(self.rec, leaves, sizes, members)
 
     def _alone(self, number: int) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """The leaves of an instance, and their sizes."""
@@ -461,9 +463,10 @@ def _at(columns: Sequence[Sequence[Any]], place: int) -> tuple[Any, ...]:
 class _Brought:
     """The leaves of instances of one key, by the arguments of a program: rows, then values, then indices."""
 
-    def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]], count: int):
-        """Columns of so many instances."""
-        self.rec, self.count = rec, count
+    def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]],
+                 members: list[int]):  # fmt: skip
+        """Columns of these instances."""
+        self.rec, self.members, self.count = rec, members, len(members)
         self.shares = rec.shares_equal and not torch.is_grad_enabled()
         """Whether equal look-ups are one external: in runs of all instances."""
         self.rows: list[tuple[Sequence[torch.Tensor], int, Ints]] = []
@@ -500,7 +503,7 @@ class _Brought:
 
     def runs(self, known: KeptCall) -> Ints:
         """The arguments of each instance's run, a line each; what they name is recorded."""
-        rec, flat = self.rec, list[Any]()
+        rec, flat, drawn = self.rec, list[Any](), np.zeros(self.count, np.int64)
         for tensors, at, size in self.rows:
             is_apart = len(set(map(id, tensors))) < len(tensors)  # equal ones stay one
             if is_apart:
@@ -538,6 +541,13 @@ class _Brought:
                 looked_up = rec.rows_of_table(extra.table, places.tolist(), True)
                 assert looked_up is not None
                 flat += looked_up.refs.start - begins, -1, size
+            elif isinstance(extra, Drawn):
+                size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
+                begins = _begins(size)
+                of_draw = np.arange(size.sum()) + np.repeat(drawn - begins, size)
+                refs = rec.drawn_externals(extra, of_draw.tolist(), np.repeat(self.members, size).tolist())
+                drawn = drawn + size
+                flat += refs.start - begins, -1, size
             else:
                 flat += extra.triple(rec, None, ())
         lines = np.empty((self.count, len(flat)), np.int64)
