@@ -353,9 +353,17 @@ class Changes:
 
     def _stand_for_view(self, tensor: torch.Tensor, whole: Value) -> Value:
         with torch._C.DisableTorchFunction():
-            template: Any = ((Hole(0), tuple(tensor.shape), tensor.stride(), tensor.storage_offset()), {})
-            is_view = tensor._base is not None and tensor._base is self._base(tensor)
-        _, (meta,), steps = take_views(torch.as_strided, "as_strided", template, whole.slot.meta())
+            base = self._base(tensor)
+            offset = tensor.storage_offset() - base.storage_offset()
+            template: Any = ((Hole(0), tuple(tensor.shape), tensor.stride(), offset), {})
+            is_view, is_in_order = tensor._base is not None and tensor._base is base, base.is_contiguous()
+        if not is_in_order:
+            refuse(
+                "recorded values were written into a tensor that is no row after row in memory, of which there is a "
+                "view",
+                "write into a tensor of its own (torch.zeros(x.shape))",
+            )
+        _, (meta,), steps = take_views(_strided, "as_strided", template, whole.slot.meta())
         slot = whole.slot
         seen = value_of(self.rec, whole.ref, self.rec.table.slot(slot.base, (*slot.views, *steps), meta))
         self.share(whole, seen, steps)
@@ -363,6 +371,12 @@ class Changes:
             seen = seen.detach()
         self._stand_ins[id(tensor)] = tensor, seen
         return seen
+
+
+def _strided(whole: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    """A view of a tensor, its first element so many behind the tensor's own: where that stands in its storage is known
+    when it is computed, as results of a mini-batch share one."""
+    return whole.as_strided(shape, stride, whole.storage_offset() + offset)
 
 
 def makes_memory(operation: Operation, shared_meta: Callable[[SharedRef], torch.Tensor]) -> bool:

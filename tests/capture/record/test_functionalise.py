@@ -9,7 +9,7 @@ import pytest
 import torch
 from expressions import Expression, require_equal
 from gradients import require_equal_gradients
-from helpers import bound, captured, require_parity, seeded
+from helpers import bound, captured, require_eager, require_parity, seeded
 from test_asker import Model
 from torch import nn
 from torch.nn import functional as F
@@ -601,3 +601,49 @@ def test_functions_that_take_no_zeros_may_stand_beside_views() -> None:
     ]
     net = require_parity(seeded(WritingByMasks), instances)
     require_equal_gradients(net, instances, tolerance=1e-4)
+
+
+class Shifted(nn.Module):
+    """Writes rows of a buffer that its own code does not make, of which it returns a view taken before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.make = nn.Linear(4, 4), [torch.zeros]
+
+    def forward(self, instance: tuple[torch.Tensor, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        x, n = instance
+        made = self.make[0](n, 4)
+        later = made[1:, 1:3]
+        for i in range(n):
+            x = torch.tanh(self.linear(x))
+            made[i] = x
+        return later, made[-1]
+
+
+def test_views_of_fresh_tensors_that_are_returned_show_what_was_written() -> None:
+    """Where results stand in the memory of all was taken for where the view begins: another instance's numbers."""
+    instances = [(torch.randn(4, generator=torch.Generator().manual_seed(i)), 2 + i % 3) for i in range(8)]
+    net = require_parity(seeded(Shifted), instances)
+    with torch.no_grad():
+        require_eager(net, instances)
+    require_equal_gradients(net, instances, tolerance=1e-5)
+
+
+class Slanted(nn.Module):
+    """Writes into a tensor that is no row after row, and looks at a view of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = torch.arange(12.0).view(4, 3).t().clone()
+        first = made[0]
+        made[1] = self.linear(x)
+        return first + self.linear(x)
+
+
+def test_views_of_what_does_not_stand_row_by_row_are_refused() -> None:
+    """What is recorded does: a view by strides would show other elements."""
+    with pytest.raises(UnsupportedError, match="no row after row"):
+        captured(seeded(Slanted), [torch.randn(4)])
