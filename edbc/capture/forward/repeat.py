@@ -121,6 +121,10 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequenc
     first instance, and is no difference. Nor is which instance a kept forward, or a call on rows, was recorded of; they
     are of closed code, so that the copy is as new afterwards."""
     shadow, recorder = recording_shadow(view, table)
+    if used.before_books is None and recorder.before_books is not None:
+        recorder.keep_books()  # which runs code as written, first
+    if used.keeps_books:
+        recorder.keep_books()
     if used.kept_forwards or view.ragged:
         with unchanged(instances):
             capture(shadow, recorder, instances, run_segment)
@@ -129,10 +133,6 @@ def _fresh(view: ModelView, table: TypeTable, used: Recorder, instances: Sequenc
     recorder.read_forwards, recorder.found_forwards = used.read_forwards, used.found_forwards
     recorder.kept_forwards = used.kept_forwards
     recorder.learn_of_calls(used)
-    if used.before_books is None and recorder.before_books is not None:
-        recorder.keep_books()  # which runs code as written, first
-    if used.keeps_books:
-        recorder.keep_books()
     return shadow, recorder
 
 

@@ -234,3 +234,37 @@ def test_which_instance_a_call_was_kept_of_is_no_difference() -> None:
         edges = [(rng.randrange(n), rng.randrange(n)) for _ in range(rng.randint(1, 5))]
         instances.append({"ids": ids, "v": torch.ones(6), "edges": edges})
     edbc.compile(seeded(OwnBesideRows), instances)
+
+
+class Filled(nn.Module):
+    """Steps of a solver, which is no module and whose code runs as it is, so that its buffer needs books."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.step, self.out = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, instance: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return self.out(Solver(self.step).solve(self.up(instance[0]), len(instance[1])))
+
+
+class Solver:
+    """Euler's."""
+
+    def __init__(self, function: nn.Module) -> None:
+        self.function = function
+
+    def solve(self, y: torch.Tensor, steps: int) -> torch.Tensor:
+        states = torch.arange(6.0).expand(steps, 1, 6).clone()
+        states[0] = y
+        for i in range(1, steps):
+            y = y + self.function(y)
+            states[i] = y
+        return states
+
+
+def test_copies_with_rows_keep_books_before_they_record() -> None:
+    """A copy that records once before it is compared has ended then, and can open no books."""
+    rng = torch.Generator().manual_seed(0)
+    lengths = [2, 3, 5, 4, 6, 7, 3, 2, 8, 5] * 3
+    instances = [(torch.randn(1, 4, generator=rng), torch.zeros(n)) for n in lengths]
+    edbc.compile(seeded(Filled), instances)
