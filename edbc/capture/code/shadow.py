@@ -754,6 +754,7 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
     forward assigns, and what caches were."""
     kind, assigned, written, caches = type(module), view._assigned, view.written, view.steady_caches
     tensors = frozenset((*module._parameters, *module._buffers))
+    is_torchs = kind.__setattr__ is nn.Module.__setattr__
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
         if name in tensors:
@@ -767,7 +768,10 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
             assigned.add((path, name))
         if name in caches:
             recorder.caches.setdefault((self, name), {name: vars(self)[name]} if name in vars(self) else {})
-        kind.__setattr__(self, name, value)
+        if is_torchs and issubclass(type(value), Symbol) and name not in self._modules:
+            object.__setattr__(self, name, value)  # what torch's does, which asks four times what the value is
+        else:
+            kind.__setattr__(self, name, value)
 
     module.__class__ = derived_class(kind, {"__setattr__": set_attribute, **copies})
 
