@@ -76,6 +76,14 @@ class NotACell(UnsupportedError):
     """A call that is recorded operation by operation, definition (2)."""
 
 
+class SharesMemory(NotACell):
+    """So is one of any cell or module whose results show each other's memory or an operand's, where names of memory
+    are told apart (`record.functionalise`): as one node it would hide what they share."""
+
+    def __init__(self) -> None:
+        super().__init__("its results share memory, and forward changes tensors in place")
+
+
 class Candidate(NamedTuple):
     """Definition (1)."""
 

@@ -18,6 +18,7 @@ import copy
 import functools
 import inspect
 import itertools
+import math
 import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -436,7 +437,7 @@ class ModelView:
         return self.trace(operation).demands
 
     def makes_memory(self, operation: Operation) -> bool:
-        """Whether each output of a cell or module is memory of its own."""
+        """Whether each output of a cell or module is memory of its own, which no operand and no other output shows."""
         trace = self.trace(operation)
         recording, refs = trace.recording, {output.ref for output in trace.outputs}
         value = recording.first_value
@@ -446,7 +447,18 @@ class ModelView:
             if any(value <= ref < end for ref in refs) and not is_apart(entry.operation, self):
                 return False
             value = end
-        return len(refs) == len(trace.outputs) and min(refs, default=-1) >= 0
+        return min(refs, default=-1) >= 0 and (len(refs) == len(trace.outputs) or self._are_parts(trace.outputs))
+
+    def _are_parts(self, outputs: Sequence[Value]) -> bool:
+        """Whether outputs that show the same values (`gates.chunk(4)`) show other elements of them each."""
+        shown = []
+        for output in outputs:
+            shape = output.slot.base.shape
+            places = torch.arange(math.prod(shape)).view(shape)
+            shown += [
+                (output.ref, place) for place in through(output.slot.views, places, self.shared).flatten().tolist()
+            ]
+        return len({*shown}) == len(shown)
 
     @property
     def may_draw(self) -> bool:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from edbc.capture.code.automatic import NotACell, is_cellable, is_tensor, leaves_of
+from edbc.capture.code.automatic import NotACell, SharesMemory, is_cellable, is_tensor, leaves_of
 from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import cell_rows, regrouped
@@ -136,6 +136,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 given = _each(recorder.as_operand, (args, kwargs))
                 if recorded is None or form.knows(given):
                     return form.call(self, *given[0], **given[1])
+        why = ""
         if otherwise is None:
             try:
                 if asks:
@@ -146,16 +147,20 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                     raise
                 asks = True
                 return inside(self, *args, **kwargs)
+            except SharesMemory as shares:
+                why = str(shares)
+        elif is_cellable(args, kwargs):
+            try:
+                result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
+            except NotACell as no_cell:
+                why = str(no_cell)
         else:
-            why = "" if is_cellable(args, kwargs) else "it is given more than tensors, nests of them, numbers and texts"
-            if not why:
-                try:
-                    result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
-                except NotACell as no_cell:
-                    why = str(no_cell)
-            if why:  # only now: an exception keeps what the call held
-                recorder.no_nodes[path, why] += 1
-                return otherwise(self, *args, **kwargs)
+            why = "it is given more than tensors, nests of them, numbers and texts"
+        if why:  # only now: an exception keeps what the call held
+            run = otherwise or inside
+            assert run is not None
+            recorder.no_nodes[path, why] += 1
+            return run(self, *args, **kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         if form is None and len(forms) < MAX_FORMS and is_unrollable(entry):
             form = forms[key] = _Form(entry)

@@ -399,7 +399,8 @@ def is_apart(operation: Operation, tracer: ModelView) -> bool:
     return tracer.makes_memory(operation) if operation.call is None else makes_memory(operation, tracer.shared)
 
 
-def _is_apart(rec: Recorder, entry: Entry) -> bool:
+def has_own_memory(rec: Recorder, entry: Entry) -> bool:
+    """`is_apart` of an entry's nodes, asked once."""
     known = rec.is_apart.get(entry.index)
     if known is None:
         known = rec.is_apart[entry.index] = is_apart(entry.operation, rec.tracer)
@@ -441,11 +442,11 @@ def is_alone(rec: Recorder, name: Any) -> bool:
         entry = rec.table.entries[index]
         value -= len(entry.output_slots)
         if value <= ref:
-            return not others and (is_copy or _is_apart(rec, entry))
+            return not others and (is_copy or has_own_memory(rec, entry))
         if others:
             end, place = place, place - entry.num_operands
             uses = sum(operand is ref for operand in rec.refs[place:end])
-            if uses and not _is_apart(rec, entry):
+            if uses and not has_own_memory(rec, entry):
                 return False
             others -= uses
     return is_copy and not others and len(rec.entries) <= MOST_SINCE

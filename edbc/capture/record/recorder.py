@@ -29,7 +29,7 @@ from torch import nn
 
 from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
-from edbc.capture.code.automatic import MOST_TYPES, NotACell
+from edbc.capture.code.automatic import MOST_TYPES, NotACell, SharesMemory
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
@@ -50,6 +50,7 @@ from edbc.capture.record.functionalise import (
     assign_item,
     change_in_place,
     changed_alone,
+    has_own_memory,
     is_alone,
 )
 from edbc.capture.record.keys import is_constant, quick_key
@@ -423,6 +424,7 @@ class Recorder:
             return
         self.keeps_books = True
         self.books = Changes(self)
+        self.forget_unrolled()
         self.functions.clear()  # what is known of calls does not tell which of them are views
         self.plain.clear()
         self.added = None
@@ -621,6 +623,10 @@ class Recorder:
         self.autocast = now
         self.functions, self.described, self._calls, self.plain = self._of_state.get(now, ({}, {}, {}, {}))
         self.added = None
+        self.forget_unrolled()
+
+    def forget_unrolled(self) -> None:
+        """Let all calls of cells and modules be general ones again (`record.calls`)."""
         for forget in self.forget_calls:
             forget()
 
@@ -1258,8 +1264,7 @@ class Recorder:
             quick = tuple(parts)
             entry = self.functions.get(quick)
             if entry is not None:
-                _require_recorded(entry, recorded)
-                return self._emit_call(entry, operands)
+                return self._emit_call(entry, operands, recorded)
         operands = []
         slots: list[Slot] = []
         described, template = self.describe((args, kwargs), operands, slots, shared_as_operand=True)
@@ -1274,8 +1279,7 @@ class Recorder:
             raise NotACell(*entry.args)
         if quick is not None:
             self.functions[quick] = entry
-        _require_recorded(entry, recorded)
-        return self._emit_call(entry, operands)
+        return self._emit_call(entry, operands, recorded)
 
     def is_outgrown(self, name: str) -> bool:
         """Whether an automatic cell was called in more ways than are cells."""
@@ -1285,8 +1289,11 @@ class Recorder:
         """Which calls of automatic cells are none, as another has found."""
         self._calls = {key: entry for key, entry in other._calls.items() if isinstance(entry, NotACell)}
 
-    def _emit_call(self, entry: Entry, operands: list[int]) -> Any:
-        """`emit`, with what the cell draws."""
+    def _emit_call(self, entry: Entry, operands: list[int], recorded: frozenset[int] | None) -> Any:
+        """`emit`, with what the cell draws. Raises NotACell where the call is no node."""
+        _require_recorded(entry, recorded)
+        if self.books is not None and not has_own_memory(self, entry):
+            raise SharesMemory
         draws = entry.operation.draws
         if draws:
             slots = entry.operation.slots[-len(draws) :]

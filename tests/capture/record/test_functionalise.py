@@ -14,6 +14,7 @@ from test_asker import Model
 from torch import nn
 from torch.nn import functional as F
 
+import edbc
 from edbc.capture.ragged.rows import Pool
 from edbc.capture.record import functionalise
 from edbc.errors import UnsupportedError
@@ -647,3 +648,76 @@ def test_views_of_what_does_not_stand_row_by_row_are_refused() -> None:
     """What is recorded does: a view by strides would show other elements."""
     with pytest.raises(UnsupportedError, match="no row after row"):
         captured(seeded(Slanted), [torch.randn(4)])
+
+
+def require_equal_when_compiled(model: nn.Module) -> Any:
+    """The net of a model over rows, whose automatic cells are found, and which gives what eager does."""
+    net = edbc.compile(model, [torch.randn(n, 6) for n in range(1, 9)], force=True)
+    rows = [torch.randn(n, 6) for n in (3, 1, 5, 9)]
+    torch.testing.assert_close(net(rows), [model(x) for x in rows], rtol=1e-4, atol=1e-5)
+    return net
+
+
+class Results(nn.Module):
+    """A cell whose results are its state and what a function sees of it."""
+
+    def __init__(self, seen: Any):
+        super().__init__()
+        self.inner, self.outer, self.seen = nn.Linear(6, 6), nn.Linear(6, 6), seen
+        self.leaf = nn.Unflatten(0, (2, 3))
+
+    def forward(self, x: Any) -> Any:
+        h = torch.tanh(self.inner(x)) + self.outer(x)
+        return (h, self.leaf(h)) if self.seen is None else self.seen(h)
+
+
+SEEN: dict[str, Any] = {
+    "whole and view": lambda h: (h, h.view(2, 3)),
+    "overlapping": lambda h: (h[:4], h[2:]),
+    "parts": lambda h: (h[:3], h[3:]),
+    "marked": edbc.cell(lambda h: (h, h.view(2, 3))),
+    "leaf": None,
+}
+
+
+class Sums(nn.Module):
+    """Changes one result of a cell in place, and reads the other."""
+
+    def __init__(self, seen: Any):
+        super().__init__()
+        self.start, self.cell = nn.Linear(6, 6), Results(seen)
+
+    def forward(self, rows: Any) -> Any:
+        total = self.start(rows[0])
+        for row in rows:
+            one, other = self.cell(total + row)
+            one.mul_(2)
+            total = torch.cat([one.flatten(), other.flatten()])[-6:]
+        return total
+
+
+@pytest.mark.parametrize("seen", SEEN.values(), ids=SEEN)
+def test_results_of_a_call_that_share_memory_change_together(seen: Any) -> None:
+    model = seeded(lambda: Sums(seen))
+    net = require_equal_when_compiled(model)
+    assert any(kind.name == "sum" for kind in net.plan.types) != (seen is SEEN["parts"])  # recorded by its operations
+
+
+class LinesThatShare(nn.Module):
+    """Lines that become a region, whose results are two names of one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        h = self.linear(x)
+        doubled = torch.stack([h, h], 0).sum(0)
+        same = h.contiguous()
+        turned = doubled.view(len(x), 2, -1).transpose(1, 2).reshape(len(x), -1)
+        h.zero_()
+        return same, turned
+
+
+def test_results_of_lines_that_share_memory_change_together() -> None:
+    require_equal_when_compiled(seeded(LinesThatShare))
