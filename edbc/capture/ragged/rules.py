@@ -368,7 +368,7 @@ _BY_INDEX = frozenset("getitem index_select index_add index_reduce scatter_add s
 def _indexed(rec: Recorder, func: Any, args: tuple[Any, ...],
              kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
     """The arguments with the instance's tensors in the place of `Index`es, for functions by index; with rows of
-    integers for others, as these may ask more of a tensor than a program says. Raises CannotKeep for matrices."""
+    integers for others, as these may ask more of a tensor than a program says."""
     kinds = {*map(type, args), *map(type, kwargs.values())}
     if kinds.isdisjoint((Index, Spread, Line, Cut, Range)):
         return args, kwargs

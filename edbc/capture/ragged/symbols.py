@@ -204,11 +204,14 @@ class Index(Lazy):
             raise CannotKeep
         return self if len(sizes) == 1 else self.unsqueeze(sizes.index(1))
 
-    def integers(self) -> Ragged:
-        """A vector as rows of integers."""
-        if self.along >= 0:
-            raise CannotKeep
-        return self.rec.rows_of_numbers(self.vectors[0])
+    def integers(self) -> Any:
+        """As rows of integers: of a matrix, those of its vectors side by side."""
+        if self.along < 0:
+            return self.rec.rows_of_numbers(self.vectors[0])
+        return self._side_by_side([self.vector(i).integers() for i in range(len(self.vectors))])
+
+    def _side_by_side(self, rows: list[Any]) -> Any:
+        return rows[0].unsqueeze(self.along) if len(rows) == 1 else torch.stack(rows, self.along)
 
     def rows_of(self, table: Shared) -> Any:
         """Rows of a parameter by these numbers: of a matrix, those of its vectors side by side."""
@@ -216,8 +219,7 @@ class Index(Lazy):
             raise CannotKeep
         if self.along < 0:
             return self.rec.looked_up(table, self.vectors[0])
-        found = [self.vector(i).rows_of(table) for i in range(len(self.vectors))]
-        return found[0].unsqueeze(self.along) if len(found) == 1 else torch.stack(found, self.along)
+        return self._side_by_side([self.vector(i).rows_of(table) for i in range(len(self.vectors))])
 
     reshape = view
     T = property(lambda self: self.t())

@@ -118,6 +118,10 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             run = inside or otherwise
             assert run is not None
             return run(self, *args, **kwargs)
+        if inside and kind == "module":
+            tensors = [x for x in _leaves((args, kwargs), _NESTS) if isinstance(x, (Value, *_OPERANDS))]
+            if tensors and all(map(is_matrix, tensors)):  # a function of parameters alone, not a node of each instance
+                return inside(self, *args, **kwargs)
         key = _form_of((args, kwargs))
         form = forms.get(key)
         recorded = None

@@ -55,7 +55,7 @@ from edbc.capture.record.functionalise import (
 )
 from edbc.capture.record.keys import is_constant, quick_key
 from edbc.capture.record.lookup import look_up_of
-from edbc.capture.record.numbers import lift_floats, lift_number
+from edbc.capture.record.numbers import LONG, lift_floats, lift_number
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.signature import call_type, function_type
 from edbc.capture.record.special import (
@@ -791,8 +791,13 @@ class Recorder:
         return Ragged(self, range(first, first - len(indices), -1), table.row_slot)
 
     def rows_between(self, table: Shared, which: slice) -> Ragged | None:
-        """Those of a slice. As many first ones as a symbol says are so many in any call that is kept."""
+        """Those of a slice. As many first ones as a symbol says are so many in any call that is kept; None for all but
+        a few at an end, as a table of items without that for padding, which no instance has to do with."""
         size = which.stop
+        first, last = which.start or 0, 0 if size is None else size or 1
+        are_few = type(first) is type(last) is int and 0 <= first <= LONG and -LONG <= last <= 0
+        if are_few and which.step in (None, 1) and len(table.tensor) - first + last > LONG:
+            return None
         if not (self.symbolic and type(size) is Size and which.start in (None, 0) and which.step in (None, 1)):
             return self.rows_of_table(table, range(*which.indices(len(table.tensor))))
         if size.value > len(table.tensor):

@@ -15,7 +15,7 @@ from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.functionalise import refuse_statistics
-from edbc.capture.record.lookup import looked_up
+from edbc.capture.record.lookup import look_up_of, looked_up
 from edbc.capture.record.numbers import LONG
 from edbc.capture.record.table import Hole, SharedRef, fill, is_flat, shared_refs, through
 from edbc.capture.semantics import rules, sequences
@@ -258,6 +258,10 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask)
         raise IndexError(f"index {least} is out of bounds for {table.ref!r} with {len(table.tensor)} rows")
     if rec.in_cell:
         return rec.function(torch.Tensor.__getitem__, (table, indices), {})
+    if type(indices) is torch.Tensor and LONG < len(table.tensor) == indices.numel() and _is_all(indices):
+        look_up = look_up_of(table.ref)
+        if look_up is None or not look_up.sparse:
+            return rec.function(every_row, (table, look_up and look_up.padding_index), {})
     if isinstance(indices, Index | Mask):
         rows = indices.rows_of(table)
     else:
@@ -265,6 +269,15 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask)
     if type(rows) is Ragged:
         rows.is_own = True
     return rec.copied(rows) if type(rows) is Value else rows
+
+
+def _is_all(indices: torch.Tensor) -> bool:
+    return torch.equal(indices.long(), torch.arange(indices.numel()))
+
+
+def every_row(table: torch.Tensor, padding_index: int | None) -> torch.Tensor:
+    """What an embedding of 0, 1, ... gives: scores of all items are products with it. A function of parameters."""
+    return torch.nn.functional.embedding(torch.arange(len(table), device=table.device), table, padding_index)
 
 
 def _typed(rec: Recorder, tensor: Any, dtype: Any = None, **_: Any) -> Any:

@@ -20,7 +20,7 @@ from torch import nn
 import edbc
 from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
-from edbc.capture.ragged.kept import KeptCall
+from edbc.capture.ragged.kept import ByIndices, KeptCall, Remade
 from edbc.capture.ragged.program import NONE
 from edbc.capture.ragged.together.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.record.recorder import Recorder
@@ -330,6 +330,25 @@ def weighed(rng: Random) -> Any:
     return torch.tensor([ids]), torch.tensor([[rng.randint(1, 5) for _ in ids]])
 
 
+class Catalogue(Closed):
+    """Scores of all items, that for padding among them or not, of a column of some that are compared with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items, self.back = nn.Embedding(VOCAB, HIDDEN, padding_idx=0), nn.Linear(HIDDEN, HIDDEN)
+
+    def forward(self, ids):
+        mask = torch.where(ids.permute(1, 0) > 3, torch.tensor([1.0]), torch.tensor([0.5]))
+        h = (self.items(ids)[:, 0] * mask.t()).sum(0)
+        every = self.items(torch.arange(VOCAB))
+        return h @ self.back(every).t(), h @ self.items.weight[1:].t(), h @ self.words.weight[:-2].t()
+
+
+def column(rng: Random) -> Any:
+    """Words, each a batch of its own."""
+    return torch.tensor(sentence(rng)).unsqueeze(1)
+
+
 class OfPairs(Closed):
     """Edges as a list of pairs."""
 
@@ -350,7 +369,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
-    (OtherWords, sentence), (Weighs, weighed),
+    (OtherWords, sentence), (Weighs, weighed), (Catalogue, column),
 ]  # fmt: skip
 
 
@@ -374,12 +393,23 @@ def flat(nest: Any) -> Any:
                                            (Attends, sentence), (Named, named), (Positions, sentence),
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
                                            (Places, sentence), (Shifts, of_three), (Padded, sentence),
-                                           (OtherWords, sentence), (Weighs, weighed)])  # fmt: skip
+                                           (OtherWords, sentence), (Weighs, weighed),
+                                           (Catalogue, column)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
     kept = [v for k, v in net._idle[0][1].functions.items() if k[:2] == (KeptCall, "")]
     assert [type(call) for call in kept] == [KeptCall]
+
+
+def test_what_is_computed_of_whole_tables_is_a_parameter() -> None:
+    """No row of it is an instance's, and what a layer makes of all rows is no node."""
+    net = of_model(Catalogue(), column, rounds=1)
+    recorder = net._idle[0][1]
+    [kept] = [v for k, v in recorder.functions.items() if k[:2] == (KeptCall, "")]
+    assert [type(extra) for extra in kept.extras if not isinstance(extra, Remade)] == [ByIndices, ByIndices]
+    nodes = [recorder.table.entries[number] for step in kept.program.steps for number in step.entries]
+    assert "back" not in [node.operation.name for node in nodes]
 
 
 BY_INDEX: dict[str, Callable[[Any, Any, Any], Any]] = {
