@@ -43,6 +43,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
 from edbc.capture.ragged.symbols import Index, Listed, Range, Size
@@ -57,6 +58,7 @@ from edbc.capture.semantics.stateless import user_class
 from edbc.capture.standins.made import (
     LIKE,
     MAKERS,
+    NEW,
     PLAIN_NUMBERS,
     Made,
     described,
@@ -65,6 +67,7 @@ from edbc.capture.standins.made import (
     with_tensors,
 )
 from edbc.capture.standins.nests import mapped
+from edbc.capture.standins.source import is_library
 from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, refuse, short_key
 from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
 from edbc.capture.standins.unread import Later, Site, Unread, in_a_tensor, unread
@@ -265,6 +268,33 @@ def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
         return real.zero_() if func is torch.empty else real
 
     return make
+
+
+class Everywhere(TorchFunctionMode):
+    """Makers that code calls which is no copy (a solver's, a stack's), and `x.new_zeros(n)`, are (5), too."""
+
+    def __init__(self, rec: Any):
+        super().__init__()
+        self.rec = rec
+
+    def __enter__(self) -> Any:
+        self.rec.modes += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.rec.modes -= 1
+        super().__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _MADE_ANYWHERE or is_library(sys._getframe(1).f_code.co_filename):
+            return func(*args, **kwargs)
+        if func in NEW:
+            func, args, kwargs = NEW[func], args[1:], {**kwargs, "dtype": kwargs.get("dtype") or args[0].dtype}
+        return _of_maker(func)(*args, **kwargs)
+
+
+_MADE_ANYWHERE = frozenset((*MAKERS, *LIKE, *NEW))
 
 
 def _variable(data: Any = None, requires_grad: bool = False, *rest: Any, **kwargs: Any) -> Any:

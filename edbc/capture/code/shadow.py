@@ -169,6 +169,9 @@ class ModelView:
         _require_real_numbers(model, needs_data)
         self.model = model
         self.needs_data = needs_data
+        self.is_everywhere: bool | None = None
+        """Whether makers are watched in code that is no copy (`code.rebind.Everywhere`): once that was needed, and
+        until forward has raised for it."""
         self.presumes = True
         """Whether forward goes on as if what it checks held (`standins.unread`)."""
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}

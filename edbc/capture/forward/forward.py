@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import nn
 
+from edbc.capture.code.rebind import Everywhere
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
@@ -78,7 +80,10 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
     has_large_stack = recorder.needs_deep_stack
     random_state = _random_state()
     named = Recorded("forward", "instance", recorder.first_instance, None)
-    with watched_by(recorder):
+    view = recorder.tracer
+    with watched_by(recorder), ExitStack() as modes:
+        if view.is_everywhere:
+            modes.enter_context(Everywhere(recorder))
         with named:
             for number, instance in enumerate(instances):
                 recorder.next_instance(number)
@@ -91,8 +96,13 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                             settle(recorder.unread, made)
                         result = made.pop()
                         break
-                    except MustKeepBooks:
-                        recorder.keep_books()
+                    except MustKeepBooks as error:
+                        is_of_other_code = error.args == (torch.Tensor,) and not recorder.keeps_books
+                        if is_of_other_code and view.is_everywhere is not False and not recorder.modes:
+                            view.is_everywhere = True
+                            modes.enter_context(Everywhere(recorder))
+                        else:
+                            recorder.keep_books()
                         if recorder.keeps_books:
                             forward = _with_books(recorder, shadow.forward)
                         elif type(forward) is Forwards:
@@ -108,9 +118,14 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                         recorder.needs_deep_stack = is_deep = True
                         recorder.mend()
                     except Exception as error:
-                        if not comes_of_reading(error, recorder.unread):
-                            raise
-                        recorder.reads_at_once = True
+                        if comes_of_reading(error, recorder.unread):
+                            recorder.reads_at_once = True
+                        else:
+                            may_be_of_mode = recorder.modes > 0 and not isinstance(error, EdbcError)
+                            modes.close()
+                            if not may_be_of_mode or not _runs_eagerly(recorder, instance):
+                                raise
+                            view.is_everywhere = False
                     recorder.next_instance(number)
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 if settles:

@@ -451,7 +451,7 @@ def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     target, others = args[0], adopted_all(rec, args[1:])
     count = _num_ragged(others) + _num_ragged(kwargs.values())
     if type(target) is torch.Tensor:
-        target = rec.open_books().stand_in(target)
+        target = rec.open_books(torch.Tensor).stand_in(target)
     if type(target) in (Ragged, Pairs) or (type(target) is torch.Tensor and adopted(rec, target) is not target):
         return across.change_rows(Call(rec, func, name, (target, *others), kwargs, count + 1))
     rec.open_books()

@@ -78,7 +78,8 @@ _HELD = 3
 
 
 class MustKeepBooks(BaseException):
-    """A tensor is changed in place, and nobody knows which names share its memory: record the instance again."""
+    """A tensor is changed in place, and nobody knows which names share its memory: record the instance again. Its
+    argument is the class of what was to change, where it may be one of torch's own."""
 
 
 def refuse_statistics(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -638,7 +639,7 @@ def changing(rec: Recorder, item: Any) -> Iterator[Any]:
     elif not is_alone(rec, item):
         name = None
     if name is None:
-        raise MustKeepBooks
+        raise MustKeepBooks(type(item))
     rec.books = Changes(rec)
     try:
         yield name

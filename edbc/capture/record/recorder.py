@@ -192,13 +192,13 @@ class Recorder:
         "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment",
         "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
         "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves", "lets_wait",
-        "literals", "looks", "lookups", "made", "makers", "max_reads", "most_entries", "names", "needs_deep_stack",
-        "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers", "overlaps",
-        "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites", "reading",
-        "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "remembers", "returned",
-        "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shows", "sites",
-        "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_apart", "tracer",
-        "unread", "wholes", "within", "zeros",
+        "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries", "names",
+        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers",
+        "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites",
+        "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "remembers",
+        "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown",
+        "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks",
+        "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -214,6 +214,8 @@ class Recorder:
         self.keeps_books = False
         """Whether it knows which stand-ins share memory, so that they may change in place (`record.functionalise`)."""
         self.books: Changes | None = None
+        self.modes = 0
+        """Of torch functions, that record (`code.rebind.Everywhere`)."""
         self.root: nn.Module | None = None
         """The copy of the model that runs."""
         self.before_books: Callable[[], None] | None = None
@@ -438,10 +440,10 @@ class Recorder:
         """`buffer[index] = value`."""
         assign_item(self, buffer, index, value)
 
-    def open_books(self) -> Changes:
+    def open_books(self, *kind: type) -> Changes:
         """Which stand-ins share memory. Raises MustKeepBooks where nobody knows."""
         if self.books is None:
-            raise MustKeepBooks
+            raise MustKeepBooks(*kind)
         return self.books
 
     def cut(self, entries: list[int], refs: list[int], num_values: int) -> None:

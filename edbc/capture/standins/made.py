@@ -58,6 +58,9 @@ from edbc.capture.standins.standin import (
 MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
 LIKE = dict(zip((torch.zeros_like, torch.ones_like, torch.full_like, torch.empty_like), MAKERS, strict=False))
 """Those that ask a tensor for shape and dtype."""
+NEW = dict(zip((torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_full, torch.Tensor.new_empty), MAKERS,
+               strict=False))  # fmt: skip
+"""Those that ask it for its dtype."""
 MOST_ROWS = 4096
 """Of a buffer."""
 _num_modes = torch._C._len_torch_function_stack
@@ -582,7 +585,9 @@ def _of_numbers(_shape: torch.Size, numbers: _Numbers, dtype: torch.dtype, devic
 def _describer() -> Any:
     """Who records what is described, definition (1)."""
     rec = watcher_of_thread()
-    if rec is None or rec.in_cell or rec.in_fragment or rec.books is not None or not rec.flows or _num_modes():
+    if rec is None or rec.in_cell or rec.in_fragment or rec.books is not None or not rec.flows:
+        return None
+    if _num_modes() > rec.modes:
         return None
     return rec if rec.sizes is None else None
 

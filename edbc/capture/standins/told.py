@@ -18,7 +18,7 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import METHODS, Index
-from edbc.capture.standins.made import Made
+from edbc.capture.standins.made import NEW, Made, described
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, set_class
 
 if TYPE_CHECKING:
@@ -195,6 +195,20 @@ def _both(name: str) -> Callable[..., Any]:
 for _name in "unsqueeze squeeze view reshape flatten t expand permute transpose select narrow flip".split():
     setattr(Told, _name, _both(_name))
 Told.T = property(lambda self: self.t())
+
+
+def _new(method: Any, maker: Any) -> Callable[..., Any]:
+    """A method that asks a leaf for its dtype alone."""
+
+    def new(self: Leaf, *args: Any, **kwargs: Any) -> Any:
+        made = described(maker, args, {**kwargs, "dtype": kwargs.get("dtype") or self.dtype})
+        return self.rec.function(method, (self, *args), kwargs) if made is None else made
+
+    return new
+
+
+for _method, _maker in NEW.items():
+    setattr(Leaf, _method.__name__, _new(_method, _maker))
 
 
 def told(data: Any) -> Number | None:

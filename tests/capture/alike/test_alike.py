@@ -1324,3 +1324,24 @@ def test_large_instances_are_not_taken_for_one_another() -> None:
         found, alone = net([words])[0], net.run([words], on_batch=lambda *_: None)[0][0]
         assert torch.equal(found, alone)
         torch.testing.assert_close(found, net.model(words))
+
+
+class NewBuffers(OfOne):
+    """Rows in buffers that are made of the instance's tensor, of its dtype."""
+
+    def forward(self, x: Any) -> Any:
+        sums, kept = x.new_zeros(3, SIZE), x.new_empty(2, SIZE)
+        scales = x.new_full((SIZE,), 0.5) * x.new_ones(SIZE)
+        for i in range(6):
+            x = torch.tanh(self.up(x)) * scales
+            sums[i % 3] += x
+            kept[i % 2] = x
+        return torch.cat([sums, kept, x.new_zeros(1, SIZE)]).sum(0)
+
+
+def test_buffers_made_of_an_instances_tensor_are_filled() -> None:
+    """They are descriptions, as `torch.zeros(n)` is, so that rows may be assigned."""
+    net = of_net(seeded(NewBuffers), vector)
+    require_eager(net, drawn(vector, 2, 16))
+
+    assert [mould is not None for mould in net.alike._moulds.values()] == [True]

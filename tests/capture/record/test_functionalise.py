@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -498,13 +499,13 @@ def _through_a_view(h: Any) -> Any:
     return view
 
 
-def _keeps_books(model: nn.Module) -> bool:
+def _keeps_books(model: nn.Module, instances: Sequence[Any] = (1, 2)) -> bool:
     from edbc.capture.code.shadow import ModelView, recording_shadow
     from edbc.capture.forward.build import capture
     from edbc.capture.record.table import TypeTable
 
     shadow, recorder = recording_shadow(ModelView(model), TypeTable())
-    capture(shadow, recorder, [1, 2])
+    capture(shadow, recorder, instances)
     return recorder.keeps_books
 
 
@@ -721,3 +722,49 @@ class LinesThatShare(nn.Module):
 
 def test_results_of_lines_that_share_memory_change_together() -> None:
     require_equal_when_compiled(seeded(LinesThatShare))
+
+
+class Steps:
+    """A solver, which is no module: its code runs as it is."""
+
+    def __init__(self, function: nn.Module, wrap: Any) -> None:
+        self.function, self.wrap = function, wrap
+
+    def run(self, y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        states, sums = self.wrap(torch.empty(len(x), 4)), self.wrap(x.new_zeros(2, 4))
+        for i in range(len(x)):
+            y = torch.tanh(self.function(y) + x[i])
+            states[i] = y
+            sums[i % 2] += y
+        return torch.cat([states, sums, x.new_full((1, 4), 0.5)])
+
+
+class Solved(nn.Module):
+    """A model that has a buffer filled elsewhere."""
+
+    def __init__(self, wrap: Any) -> None:
+        super().__init__()
+        self.step, self.wrap = nn.Linear(4, 4), [wrap]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Steps(self.step, self.wrap[0]).run(self.step(x[0]), x)
+
+
+def _itself(made: Any) -> Any:
+    return made
+
+
+def _torchs_own(made: Any) -> Any:
+    assert type(made) is torch.Tensor
+    return made
+
+
+@pytest.mark.parametrize(("wrap", "keeps"), [(_itself, False), (_torchs_own, True)])
+def test_makers_that_other_code_calls_give_descriptions_too(wrap: Any, keeps: bool) -> None:
+    """No books where a buffer of rows is filled in code that is no copy; where such code cannot take what stands for
+    it, it has torch's own again, and books."""
+    model = seeded(Solved, wrap)
+    instances = [torch.randn(2 + i % 3, 4, generator=torch.Generator().manual_seed(i)) for i in range(9)]
+    require_equal_gradients(require_parity(model, instances), instances, tolerance=1e-5)
+
+    assert _keeps_books(model, instances) == keeps
