@@ -156,7 +156,7 @@ class Search:
     """Whether there was something to let go."""
     _seen: set[int] = field(default_factory=set)
     _of_model: bool = False
-    """Whether it is attributes of the model that are walked, where stand-ins of parameters belong."""
+    """Whether it is an attribute that the model had that is walked, where stand-ins of parameters belong."""
     _holding: dict[int, tuple[Any, bool]] = field(default_factory=dict)
     """By the identity of a tuple: itself, and whether it has a survivor in it."""
 
@@ -170,7 +170,7 @@ class Search:
         modules = dict(self.recorder.tracer.model.named_modules(remove_duplicate=False))
         for path, module, name in list(_plain_attributes(shadow)):
             before, is_cache = len(self.places), (module, name) in self.recorder.caches
-            self._of_model = not is_cache
+            self._of_model = not is_cache and (path, name) not in self.recorder.tracer.written
             if self._holds(module.__dict__[name]):
                 self.places.append((Entries(module.__dict__), name, module.__dict__[name]))
             self._walk([module.__dict__[name]])

@@ -268,3 +268,32 @@ def test_copies_with_rows_keep_books_before_they_record() -> None:
     lengths = [2, 3, 5, 4, 6, 7, 3, 2, 8, 5] * 3
     instances = [(torch.randn(1, 4, generator=rng), torch.zeros(n)) for n in lengths]
     edbc.compile(seeded(Filled), instances)
+
+
+class KeepsStarts(nn.Module):
+    """Keeps a parameter, and what is computed of one, beside what is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.start, self.rows, self.first = nn.Linear(4, 4), nn.Parameter(torch.ones(4)), None, None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.first = self.start * 2
+        self.rows = [self.start, self.first]
+        for row in x:
+            self.rows.append(torch.tanh(self.step(row)) + self.rows[-1])
+        return self.rows[-1]
+
+
+def test_what_is_kept_of_parameters_is_the_models() -> None:
+    """Stand-ins of parameters in what forward assigned came to stand on the user's model, which could not be copied."""
+    rng = torch.Generator().manual_seed(0)
+    instances = [torch.randn(2 + i % 3, 4, generator=rng) for i in range(12)]
+    net = edbc.compile(seeded(KeepsStarts), instances, force=True)
+    net(instances[:5])
+    rows = [net.model.first, *net.model.rows]
+    net.model(instances[4])
+
+    assert rows[1] is net.model.start
+    for one, other in zip(rows, [net.model.first, *net.model.rows], strict=True):
+        torch.testing.assert_close(one, other)
