@@ -14,8 +14,10 @@ Definitions.
 (3) A *mould* is what the first instance of a key has added: a part (`captured.joining.Part`), where the rows that it
     looks up and its constants are told by the places of numbers and leaves.
 
-Nothing is taken from a mould where forward reads values, changes tensors in place, keeps something, or changes a list
-or dict of the instance, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they are.
+Nothing is taken from a mould where forward reads values, changes tensors in place, keeps something on the instance, or
+changes a list or dict of it, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they
+are. States that it keeps on modules (`code.closed`, definition (5)) are results of a mould, of which the model has the
+last one's; the key of an instance that reads one before it assigns it is recorded as it is.
 When few instances have turned out to be alike, no other is looked at.
 
 What forward computes of leaves and numbers alone is torch's at once, as where instances are recorded
@@ -40,7 +42,14 @@ from edbc.base.kept import Kept
 from edbc.capture.alike.reading import FLOATS, Column, memory_of, names, read, tensor_of_array
 from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Written, filled_each, needed, written
 from edbc.capture.captured.instance import WORD, Words, sections
-from edbc.capture.captured.joining import Part, joined_alike, num_results, number_of_structure, recorded_together
+from edbc.capture.captured.joining import (
+    Part,
+    joined_alike,
+    num_results,
+    number_of_structure,
+    part_of,
+    recorded_together,
+)
 from edbc.capture.captured.nesttext import text_of
 from edbc.capture.captured.vocabulary import Lexicon, Nest
 from edbc.capture.forward.build import Capture
@@ -356,13 +365,23 @@ class Alike:
     def _try(self, firsts: Sequence[tuple[Read, Any]]) -> bool:
         """Record instances with stand-ins. False where that cannot be: they run as they are then, and raise what eager
         execution does."""
+        states = self._view.closed.states_of_forward
+        if states and len(firsts) > 1:  # what each has left is told of one alone
+            failed = next((number for number, first in enumerate(firsts) if not self._try([first])), None)
+            self._asker = failed or 0
+            return failed is None
         if self._leased is None:
             self._leased = self._lease()
         shadow, recorder = self._leased
         shows = Shows(recorder, [(of, self._asked(of.pattern)) for of, _ in firsts])
         recorder.shows, recorder.captures = shows, True
         try:
-            parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
+            if states:
+                _take_off(shadow, states)
+                recorder.gone = states
+                parts: Any = [part_of(shadow, recorder, self._lexicon, firsts[0][1], 0)]
+            else:
+                parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
             moulds = None if parts is None else [*map(self._mould, parts, shows.steps, itertools.repeat(shows))]
         except (CannotKeep, Exception):
             moulds = None
@@ -386,7 +405,7 @@ class Alike:
 
     def _mould(self, part: Part, steps: Steps, shows: Shows) -> Mould:
         """Raises UnsupportedError for what forward returns that has no text."""
-        text = text_of(part.nest.nest, num_results(part.words), self._lexicon.class_number)
+        text = text_of(part.nest.nest, num_results(part.words), self._lexicon.class_number, part.nest.assigned)
         constants: list[tuple[int, Any]] = [
             (source, [shows.copies.get(id(tensor), tensor) for tensor in pool]) for source, pool in part.constants
         ]
@@ -402,6 +421,13 @@ class Alike:
         of_leaves = values is None and all(type(items) is tuple for _, items in constants)
         looks = Looks.of(at, [place for place, _ in named], [rows for _, rows in named])
         return Mould(structure, part.words, self._lexicon.nest(text), constants, values, looks, of_leaves)
+
+
+def _take_off(shadow: nn.Module, states: Iterable[tuple[str, str]]) -> None:
+    """Let modules have no such attributes, told by path and name."""
+    modules = dict(shadow.named_modules())
+    for path, name in states:
+        modules[path].__dict__.pop(name, None)
 
 
 def _each(column: Column) -> list[Read]:

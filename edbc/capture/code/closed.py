@@ -33,6 +33,9 @@ Definitions.
     module, which closed code reads in the same function behind that line alone. Whoever calls it gives them to the
     model. What it reads before (`code.assigned`, definition (5)) each instance finds as the model was bound, and the
     model keeps it.
+(5) A model's `forward` may also be closed *but for states*: it, or what it calls, assigns attributes of its own module
+    and reads them anywhere (`self.h = zeros; ...; self.h = self.cell(x, self.h)`). Whoever calls it takes such
+    attributes off the modules before, so that what would read an earlier instance's is seen (`alike.alike`).
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`code.automatic`).
@@ -148,10 +151,12 @@ class _Open(Exception):
 class Closed:
     """What is known of one model's methods, definition (1). `look_ups` are those of (2)."""
 
-    def __init__(self, model: nn.Module, for_instances: bool = False, leaves: bool = False):
-        self.model, self.for_instances, self.leaves = model, for_instances, leaves
+    def __init__(self, model: nn.Module, for_instances: bool = False, leaves: bool = False, states: bool = False):
+        self.model, self.for_instances, self.leaves, self.states = model, for_instances, leaves, states
         self.left: set[str] = set()
         """Names of attributes that definition (4) is about."""
+        self.kept: set[tuple[int, str]] = set()
+        """By the identity of a module, those that definition (5) is about."""
         self.look_ups = LookUps()
         self._rests_on: dict[tuple[int, Any], tuple[LookUps, set[tuple[int, Any]]]] = {}
         """Of each function that was read: its own look-ups, and what it calls, definition (2)."""
@@ -163,6 +168,8 @@ class Closed:
         self._named: set[str] = set()
         """Names of attributes that closed code reads of what it does not know."""
         self._fields: dict[type, frozenset[str] | None] = {}
+        self.states_of_forward: frozenset[tuple[str, str]] = frozenset()
+        """Definition (5), by path and name, once it was asked whether `forward` is told."""
 
     @functools.cached_property
     def assigned(self) -> frozenset[str]:
@@ -249,8 +256,15 @@ class Closed:
 
     @functools.cached_property
     def is_forward_told(self) -> bool:
-        """Whether it is closed, for instances at least: definition (3)."""
-        return self.is_forward_closed or self._is_forward_closed_to(Closed(self.model, for_instances=True))
+        """Whether it is closed, for instances and but for states at least: definitions (3) and (5)."""
+        if self.is_forward_closed or self._is_forward_closed_to(Closed(self.model, for_instances=True)):
+            return True
+        other = Closed(self.model, for_instances=True, states=True)
+        paths = {id(module): path for path, module in self.model.named_modules()}
+        if not self._is_forward_closed_to(other) or not all(module in paths for module, _ in other.kept):
+            return False
+        self.states_of_forward = frozenset((paths[module], name) for module, name in other.kept)
+        return True
 
     @functools.cached_property
     def left_by_forward(self) -> frozenset[str] | None:
@@ -554,7 +568,7 @@ class _Reading:
                 self.refuse(node, f"{node.name} is decorated, or has an argument {self.self_name}")
             for part in (node.args, *node.body):
                 self.visit(part)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute) and not self.closed.states:
             self.refuse(node, f"{ast.unparse(node.target)} is assigned")
         elif isinstance(node, ast.AnnAssign):
             for part in filter(None, (node.target, node.value)):
@@ -588,6 +602,7 @@ class _Reading:
             if not (isinstance(node.ctx, ast.Store) and self._leaves(base, names)):
                 self.refuse(node, f"{ast.unparse(node)} is assigned")
             self.closed.left |= {node.attr} - self.closed.caches
+            self.closed.kept.add((id(self.module), node.attr))
             return
         if isinstance(base, ast.Name) and base.id == self.self_name:
             assert self.module is not None
@@ -627,11 +642,25 @@ class _Reading:
             self.closed.leaves and is_own and name in self.closed.caches and isinstance(held, (torch.Tensor, *_PLAIN))
         )
 
+    def _holds_tensors(self, found: Any, name: str) -> bool:
+        """Whether a module's attribute is a list or dict of tensors in which no code that forward may reach changes
+        anything: what it holds is watched (`ModelView.require_unchanged`)."""
+        if not self.closed.states or type(found) not in (list, dict) or not 0 < len(found) <= MOST_ITEMS:
+            return False
+        items = found.values() if type(found) is dict else found
+        is_steady = self.closed.assigned.isdisjoint((name, ITEMS + name, ANY))
+        return is_steady and all(isinstance(item, torch.Tensor) for item in items)
+
+    def _is_state(self, module: nn.Module, name: str) -> bool:
+        """Whether it is one of definition (5)."""
+        is_own = not any(name in space for space in _spaces(module)[:3]) and not hasattr(type(module), name)
+        return self.closed.states and is_own and self.closed.may_assign(module, name)
+
     def _leaves(self, base: ast.expr, names: tuple[str, ...]) -> bool:
-        """Whether to assign it is what definition (4) allows."""
+        """Whether to assign it is what definition (4) or (5) allows."""
         kind, own = type(self.module), self.self_name
         return (
-            self.closed.leaves and own is not None and _is_named(base, own) and len(names) == 1
+            (self.closed.leaves or self.closed.states) and own is not None and _is_named(base, own) and len(names) == 1
             and names[0] in self.closed.assigned and not hasattr(kind, names[0])
             and kind.__setattr__ is nn.Module.__setattr__
         )  # fmt: skip
@@ -724,11 +753,15 @@ class _Reading:
                 if self._is_cache(found, name):
                     self._of_unknown(node, names[number:])
                     return
+                if self._is_state(found, name):
+                    self.closed.kept.add((id(found), name))
+                    self._of_unknown(node, names[number:])
+                    return
                 is_tensor = name in found._parameters or name in found._buffers  # assigning to those is refused
                 if not is_tensor and self.closed.may_assign(found, name):
                     self._unassigned(node, name)
                 found, is_known = self._of_module(node, found, name)
-                if is_known:
+                if is_known or (number == len(names) and self._holds_tensors(found, name)):
                     return
             elif type(found) is dict and name in _OF_DICTS:
                 text = text.removesuffix(f".{name}")
@@ -885,7 +918,7 @@ def is_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
-_OF_NUMPY = frozenset("arange array asarray empty eye full linspace ones prod tril triu zeros".split())
+_OF_NUMPY = frozenset("arange array asarray cumsum empty eye full linspace ones prod sum tril triu zeros".split())
 """Functions of NumPy, beside those of each element, that are told by what they are given."""
 
 

@@ -41,6 +41,7 @@ from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
 from edbc.capture.forward.states import Memo
 from edbc.capture.patterns.fusions import Fused
+from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import version_of
 from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged, changed_rows
@@ -334,7 +335,7 @@ class ModelView:
             for changed in before:
                 if now.get(changed) == before[changed] or (path, changed) in self._assigned:
                     continue
-                if changed in self._caches.get(path, ()):
+                if changed in self._caches.get(path, ()) or (path, changed) in self.closed.states_of_forward:
                     continue
                 raise StaleError(
                     f"attribute {f'{path}.{changed}' if path else changed!r} of the model changed after it was bound; "
@@ -788,7 +789,12 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
         else:
             kind.__setattr__(self, name, value)
 
-    module.__class__ = derived_class(kind, {"__setattr__": set_attribute, **copies})
+    def get_attribute(self: nn.Module, name: str) -> Any:
+        if (path, name) in recorder.gone:  # which the instance has not assigned yet
+            raise CannotKeep
+        return kind.__getattr__(self, name)
+
+    module.__class__ = derived_class(kind, {"__setattr__": set_attribute, "__getattr__": get_attribute, **copies})
 
 
 def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:

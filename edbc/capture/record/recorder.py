@@ -189,16 +189,16 @@ class Recorder:
         "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described", "descriptions",
         "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
         "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
-        "forget_calls", "formed", "found_forwards", "functions", "has_buffers", "home", "in_cell", "in_fragment",
-        "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
-        "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves", "lets_wait",
-        "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries", "names",
-        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_runs", "numbers",
-        "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards", "read_sites",
-        "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade", "remembers",
-        "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown",
-        "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks",
-        "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
+        "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home", "in_cell",
+        "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
+        "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves",
+        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries",
+        "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread",
+        "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
+        "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads",
+        "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place",
+        "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic",
+        "table", "taken", "takes_locks", "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -214,6 +214,8 @@ class Recorder:
         self.keeps_books = False
         """Whether it knows which stand-ins share memory, so that they may change in place (`record.functionalise`)."""
         self.books: Changes | None = None
+        self.gone: frozenset[tuple[str, str]] = frozenset()
+        """Attributes that modules are to have of this instance alone (`alike.alike`), by path and name."""
         self.modes = 0
         """Of torch functions, that record (`code.rebind.Everywhere`)."""
         self.root: nn.Module | None = None

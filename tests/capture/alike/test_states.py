@@ -1,0 +1,106 @@
+"""Attributes of modules that forward assigns and reads: states, which instances that are alike have of their own."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import torch
+from gradients import require_equal_gradients
+from helpers import bound, require_eager, seeded
+from torch import nn
+
+SIZE = 4
+
+
+def vector(rng: Random, *shape: int) -> torch.Tensor:
+    return torch.randn(*(shape or (SIZE,)), generator=torch.Generator().manual_seed(rng.randrange(10**9)))
+
+
+def drawn(make: Any, seed: int, count: int) -> list[Any]:
+    rng = Random(seed)
+    return [make(rng) for _ in range(count)]
+
+
+class Memory(nn.Module):
+    """A part with states of its own, and a list of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write = nn.Linear(SIZE, SIZE)
+        self.starts = [torch.full((SIZE,), 0.5), torch.ones(SIZE)]
+        self.rows, self.count = None, 0
+
+    def reset(self) -> None:
+        self.rows, self.count = [torch.zeros(SIZE)], 0
+
+    def forward(self, h: Any) -> Any:
+        self.before = self.rows[-1] + self.starts[0]
+        self.rows.append(torch.tanh(self.write(h) + self.before) * self.starts[1])
+        self.count += 1
+        return self.rows[-1] * self.count
+
+
+class Stateful(nn.Module):
+    """Steps that keep their state on modules, from one method to the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.memory, self.hidden = nn.Linear(SIZE, SIZE), Memory(), None
+
+    def step(self, x: Any) -> None:
+        self.hidden = torch.tanh(self.up(x) + self.hidden)
+        self.read = self.memory(self.hidden)
+
+    def forward(self, steps: Any) -> Any:
+        self.hidden = torch.zeros(SIZE)
+        self.memory.reset()
+        for x in steps:
+            self.step(x)
+        return self.read + self.memory.before
+
+
+def steps_of(rng: Random) -> Any:
+    return vector(rng, rng.randint(1, 4), SIZE)
+
+
+def test_states_on_modules_are_variables_of_forward() -> None:
+    """No Python runs for states that each instance assigns first; the model has the last one's, as in eager."""
+    net = bound(seeded(Stateful), drawn(steps_of, 0, 12), rows=None)
+    for seed in range(1, 4):
+        require_eager(net, drawn(steps_of, seed, 12))
+    require_equal_gradients(net, drawn(steps_of, 4, 12), tolerance=1e-5)
+    assert len(net.alike._moulds) == 4
+    assert None not in net.alike._moulds.values()
+
+    instances = drawn(steps_of, 5, 9)
+    runs = []
+    for run in (net, lambda of: [net.model(x) for x in of]):
+        with torch.no_grad():
+            run(instances)
+        runs.append([net.model.hidden, net.model.read, net.model.memory.before, *net.model.memory.rows])
+    assert len(runs[0]) == len(runs[1])
+    for one, other in zip(*runs, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+class Asks(nn.Module):
+    """Looks for what an earlier instance may have left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Any) -> Any:
+        if not hasattr(self, "known"):
+            self.known = torch.ones(SIZE)
+        return self.up(x) * self.known
+
+
+def test_states_that_are_read_before_they_are_assigned() -> None:
+    """What an earlier instance has left is part of no record."""
+    net = bound(seeded(Asks), drawn(vector, 0, 12), rows=None)
+    for seed in range(1, 4):
+        require_eager(net, drawn(vector, seed, 12))
+
+    assert set(net.alike._moulds.values()) == {None}
