@@ -11,7 +11,7 @@ Definitions.
         and attributes that are absent, or plain (numbers, texts, torch functions, tuples, lists and dicts of them and
         of modules whose calls are closed) and that no code which forward may reach assigns, or changes the items of
         (`code.assigned`);
-        attributes of those in the same way (`self.config.size`);
+        attributes of those in the same way (`self.config.size`), and closed methods of objects of plain classes;
     (c) global names, and variables of functions around it, of torch, of `math`, of built-in functions that only
         compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
         (`deque`, `nn.Sigmoid`, torch's distributions), which may be made;
@@ -411,9 +411,10 @@ class Closed:
 
 _OF_PLAIN = frozenset(
     "__init__ __post_init__ __module__ __qualname__ __doc__ __dict__ __weakref__ __annotations__ __repr__ __str__ "
-    "__dataclass_fields__ __dataclass_params__ __match_args__ __replace__ __static_attributes__ __firstlineno__".split()
+    "__dataclass_fields__ __dataclass_params__ __match_args__ __replace__ __static_attributes__ __firstlineno__ "
+    "__slotnames__".split()
 )
-"""What a plain class may define of the names that Python knows."""
+"""What a plain class may define of the names that Python knows; the last is there once an object was copied."""
 _OF_DATACLASS = frozenset("__eq__ __hash__ __setattr__ __delattr__ __lt__ __le__ __gt__ __ge__".split())
 
 
@@ -774,9 +775,22 @@ class _Reading:
                     self.refuse(node, f"{text} is not defined when the model is bound")
                 self.closed.note(standing(vars(found), name))
                 found = getattr(found, name)
+            elif self._is_method(found, name) or (_is_function_class(found) and name == "apply"):  # which is a node
+                return
             else:
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
         self._require_plain(node, text, found)
+
+    def _is_method(self, found: Any, name: str) -> bool:
+        """Whether it is a method or property of an object of a plain class. Raises _Open for an open one."""
+        kind = type(found)
+        item = next((vars(owner)[name] for owner in kind.__mro__ if name in vars(owner)), None)
+        function = item.fget if type(item) is property else item
+        if type(function) is not FunctionType or not _is_plain_class(kind):
+            return False
+        self.closed.note_found(kind, name)
+        self.closed.require_function(function, found)
+        return True
 
     def _of_module(self, node: ast.AST, module: nn.Module, name: str) -> tuple[Any, bool]:
         """An attribute of a module; True where nothing more need be known of it."""
@@ -891,6 +905,10 @@ def _is_fixed(found: Any) -> bool:
 def _is_of_plain(found: Any) -> bool:
     """Whether a dict or list holds what stays: plain values, modules, and functions."""
     return len(found) <= MOST_ITEMS and all(map(_stays, _items(found)))
+
+
+def _is_function_class(found: Any) -> bool:
+    return isinstance(found, type) and issubclass(found, torch.autograd.Function)
 
 
 def _is_users_function(found: Any) -> bool:

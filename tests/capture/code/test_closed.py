@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 import sys
@@ -890,5 +891,76 @@ def test_variables_around_a_function_are_looked_up_again() -> None:
     assert closed.look_ups.still_hold()
 
     assign(3.0)
+
+    assert not closed.look_ups.still_hold()
+
+
+class Sphere:
+    """An object of the user's with methods, as geometries are."""
+
+    def __init__(self) -> None:
+        self.least, self.by_dtype, self.calls = 1e-6, {torch.float32: 1e-3}, 0
+
+    @property
+    def twice(self) -> float:
+        return self.least * 2
+
+    def norm(self, x: Tensor) -> Tensor:
+        return x.norm(dim=-1, keepdim=True).clamp_min(self.twice)
+
+    def project(self, x: Tensor) -> Tensor:
+        return Doubled.apply(x) / self.norm(x) - self.by_dtype[x.dtype]
+
+    def counted(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x
+
+    def open(self, x: Tensor) -> Tensor:
+        return x if CALLS else x * 2
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> Tensor:  # type: ignore[override]
+        return d * 2
+
+
+class OnASphere(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.space = nn.Linear(SIZE, SIZE), Sphere()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.space.project(self.up(x))
+
+    def counting(self, x: Tensor) -> Tensor:
+        return self.space.counted(x)
+
+    def of_global(self, x: Tensor) -> Tensor:
+        return self.space.open(x)
+
+
+@pytest.mark.parametrize("name", ["forward", "counting", "of_global"])
+def test_methods_of_objects_are_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an object of a plain class does, copied or not, is told by its methods, and by attributes that stay."""
+    model = copy.deepcopy(OnASphere())  # which leaves `__slotnames__` on the class
+    closed = Closed(model)
+
+    assert (closed.obstacle(model, name) is None) == (name == "forward")
+    if name == "forward":
+        assert closed.look_ups.still_hold()
+        monkeypatch.setattr(Sphere, "norm", lambda self, x: x)
+        assert not closed.look_ups.still_hold()
+
+
+def test_attributes_of_objects_are_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = OnASphere()
+    closed = Closed(model)
+    assert closed.obstacle(model, "forward") is None
+    monkeypatch.setattr(model.space, "least", 1.0)
 
     assert not closed.look_ups.still_hold()
