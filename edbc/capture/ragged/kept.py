@@ -251,9 +251,14 @@ class KeptCall(NamedTuple):
         for count, least, most in self.within:
             size = size_of(count, sizes, known)
             fit = fit & (size >= least) & (size <= most)
+        return fit & self.is_apart(indices)
+
+    def is_apart(self, indices: Sequence[Any]) -> Any:
+        """The same of the numbers that no index may be."""
+        apart: Any = True
         for number, index in self.apart:
-            fit = fit & ((indices[number].lowest > index) | (indices[number].highest < index))
-        return fit
+            apart = apart & ((indices[number].lowest > index) | (indices[number].highest < index))
+        return apart
 
     def again(self, rec: Recorder, given: Given) -> Any:
         """The call on other arguments; NotImplemented where they do not fit. O(arguments)."""
@@ -499,7 +504,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     shown, written = args
     begin, runs, unread = rec.place(), rec.num_runs, len(rec.unread)
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
-    rec.keeping = rec.symbolic = True
+    rec.keeping, rec.symbolic = frozenset((0, *sizes)), True
     reading, rec.reading = rec.reading, untold
     rec.kept_wholes = []
     rec.asked_size = rec.counted = False
@@ -528,7 +533,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
             raise
         rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
     finally:
-        rec.keeping = rec.symbolic = False
+        rec.keeping, rec.symbolic = frozenset(), False
         rec.reading = reading
         for row in own if result is None or getattr(result, "is_own", False) else ():
             row.is_own = True

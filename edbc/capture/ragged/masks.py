@@ -6,7 +6,8 @@ written for padded batches makes such tensors, views and combines them, and fill
 Definitions.
 
 (1) A function of masks, sizes and numbers is *told* where it gives a mask at two choices of lengths, of the same
-    numbers, whose dimensions are the same symbols. So no function need be known by its name.
+    numbers, whose dimensions are the same symbols. So no function need be known by its name. An integer that is a
+    symbol at both is that: the lengths of a batch of one are a mask too.
 (2) A mask that changes nothing leaves another tensor as it is: filling nowhere, adding 0, multiplying by 1.
 (3) Any other function takes a mask as what it is: equal rows where it has one symbol, a triangle in an expression of
     runs (`ragged.whole`) where it has two.
@@ -23,8 +24,9 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep, Triple
 from edbc.capture.ragged.rows import rows_described
-from edbc.capture.ragged.symbols import Mask, Size
+from edbc.capture.ragged.symbols import Line, Mask, Range, Size
 from edbc.capture.ragged.whole.runs import LENGTHS, Leaves, Pairs, of_triangle, triangle_of
+from edbc.capture.semantics import sequences
 from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
@@ -46,15 +48,23 @@ out."""
 def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[Any, ...],
                   kwargs: dict[str, Any]) -> Any:  # fmt: skip
     """A torch function with masks among its arguments."""
-    others = [x for x in flat(args, kwargs) if isinstance(x, Symbol | torch.Tensor) and type(x) is not Mask]
-    if not others:
+    if name == "_pack_padded_sequence" and not kwargs:
+        return sequences.packed(rec, *args)
+    if name == "setitem" and type(args[1]) is Mask and args[1].number is False and args[1].ndim == args[0].ndim:
+        return args[0]
+    if name == "index_select" and len(args) == 3 and type(args[0]) is not Mask and args[2].number == 0:
+        alone = sequences.selected(rec, args[0], args[1], args[2].tensor_of({}))
+        if alone is not NotImplemented:
+            return alone
+    others = [x for x in flat(args, kwargs) if isinstance(x, Symbol | torch.Tensor) and not _is_told(x)]
+    if not any(isinstance(x, Symbol) for x in others):
         found = _told(rec, func, args, kwargs)
         if found is not None:
             return found
-    elif not any(isinstance(x, Symbol) for x in others):  # tensors that are as long as this instance
+    if others and not any(isinstance(x, Symbol) for x in others):  # tensors that are as long as this instance
         rec.asked_size = True
         return func(*mapped(_as_long_as_now, args), **mapped(_as_long_as_now, kwargs))
-    elif len(others) == 1:
+    if len(others) == 1:
         kept = _kept(name, args, kwargs)
         if kept is not None:
             return kept
@@ -65,14 +75,21 @@ def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tupl
 
 
 def made_of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.ones(n, n)` and its like of several symbols; None for others."""
+    """`torch.ones(n, n)` and its like of several symbols, and `torch.ones(1, n)` where these are no rows; None for
+    others."""
     sizes = args[0] if args and isinstance(args[0], tuple | list) else args
-    several = sum(type(size) is Size for size in sizes) > 1
-    return _told(rec, func, args, kwargs) if several else None
+    places = [place for place, size in enumerate(sizes) if type(size) is Size]
+    if func is torch.ones and len(places) == 1 and rec.flows:
+        shape = [size.value if type(size) is Size else size for size in sizes]
+        dtype = kwargs.get("dtype") or torch.get_default_dtype()
+        is_mask = places[0] > 0 and rec.place_of_rows(torch.Size(shape), dtype) != places[0]
+    else:
+        is_mask = len(places) > 1
+    return _told(rec, func, args, kwargs) if is_mask else None
 
 
-def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mask | bool | None:
-    """Definition (1), or an answer that is the same at both (`torch.is_floating_point`)."""
+def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Definition (1), or an answer that is the same at both (`torch.is_floating_point`); None for anything else."""
     likes = dict.fromkeys(_symbols((*args, *kwargs.values())))
     if len(likes) > len(LENGTHS[0]):
         return None
@@ -87,17 +104,37 @@ def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs
                 return None
         if dispatched.draws:
             return None
-    one, other = made
+    by_lengths = dict(zip(zip(*LENGTHS, strict=True), sizes.values(), strict=False))
+    return _of_both(rec, by_lengths, *made)
+
+
+def _of_both(rec: Recorder, by_lengths: dict[tuple[int, int], Size], one: Any, other: Any) -> Any:
+    """What a function gives that gives this at one choice of lengths, that at another; None where it is not told."""
     if type(one) is type(other) is bool and one is other:
         return one
-    if not all(type(x) is torch.Tensor and x.numel() for x in made) or one.dtype is not other.dtype:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        parts = [_of_both(rec, by_lengths, a, b) for a, b in zip(one, other, strict=True)]
+        return None if any(part is None for part in parts) else tuple(parts)
+    if not all(type(x) is torch.Tensor and x.numel() for x in (one, other)) or one.dtype is not other.dtype:
         return None
-    told = _numbers(one)
-    if told is None or told != _numbers(other) or one.ndim != other.ndim:
+    told, others = _numbers(one), _numbers(other)
+    if told is None or others is None or one.ndim != other.ndim:
         return None
-    by_lengths = dict(zip(zip(*LENGTHS, strict=True), sizes.values(), strict=False))
+    if told != others:
+        number = by_lengths.get((told[1], others[1]))
+        if told[1] != told[2] or number is None or one.dtype not in (torch.int64, torch.get_default_dtype()):
+            return None
+        told = 0, number, number
     dims = [a if a == b else by_lengths.get((a, b)) for a, b in zip(one.shape, other.shape, strict=True)]
-    return None if any(size is None for size in dims) else Mask(rec, dims, told, one.dtype)
+    if any(size is None for size in dims):
+        return None
+    is_size = not dims and type(told[1]) is Size and one.dtype is torch.int64
+    return told[1] if is_size else Mask(rec, dims, told, one.dtype)
+
+
+def _is_told(item: Any) -> bool:
+    """Whether sizes tell all numbers of a stand-in: of a mask, and of 0, 1, ... as a vector and as a line."""
+    return type(item) in (Mask, Range) or (type(item) is Line and type(item.index) is Range)
 
 
 def _symbols(items: Iterable[Any]) -> Iterable[tuple[Triple, int]]:
@@ -105,21 +142,25 @@ def _symbols(items: Iterable[Any]) -> Iterable[tuple[Triple, int]]:
         if type(item) is Size:
             yield item.like, item.value
         elif type(item) is Mask:
-            yield from _symbols(item.dims)
+            yield from _symbols((*item.dims, item.told[1]))
         elif type(item) in (list, tuple):
             yield from _symbols(item)
+        elif _is_told(item):
+            yield from _symbols(item.shape)
 
 
 def _given(lengths: dict[Triple, int], item: Any) -> Any:
     if type(item) is Mask:
         return item.tensor_of(lengths)
+    if _is_told(item):
+        return torch.arange(lengths[item.shape[-1].like]).view([1] * (item.ndim - 1) + [-1])
     return lengths[item.like] if type(item) is Size else item
 
 
 def _as_long_as_now(item: Any) -> Any:
     if type(item) is not Mask:
         return item
-    return item.tensor_of({size.like: size.value for size in item.dims if type(size) is Size})
+    return item.tensor_of(dict(_symbols([item])))
 
 
 def _numbers(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
@@ -173,8 +214,11 @@ def _as_it_is(rec: Recorder, item: Any) -> Any:
         return item
     symbols = [place for place, size in enumerate(item.dims) if type(size) is Size]
     shape = torch.Size([size.value if type(size) is Size else size for size in item.dims])
+    if not symbols and type(item.number) is Size and item.dtype.is_floating_point:  # as many ones
+        described = Description(torch.full, torch.Size([item.number.value]), (1.0,), item.dtype)
+        return rows_described(rec, described, item.number.like, 0).sum(0).view(shape)
     if not symbols:
-        return rec.constant(item.tensor_of({}))
+        return item.tensor_of({}) if item.dtype is torch.int64 else rec.constant(item.tensor_of({}))
     if len(symbols) == 1 and item.number is not None:
         described = Description(torch.full, shape, (item.number,), item.dtype)
         return rows_described(rec, described, item.dims[symbols[0]].like, symbols[0])

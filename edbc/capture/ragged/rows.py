@@ -194,6 +194,8 @@ def adopted(rec: Recorder, item: Any) -> Any:
         if type(item) is not torch.Tensor:
             return item
     at = rec.place_of_rows(item.shape, item.dtype)
+    if at >= 0 and rec.keeping and item.shape[at] not in rec.keeping:  # a constant of the code, no rows of an instance
+        return item
     return item if at < 0 else rows_of(rec, item, at)
 
 

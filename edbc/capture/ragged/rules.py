@@ -468,6 +468,8 @@ def _apart(rec: Recorder, result: Any) -> Any:
         return inside(partial(_apart, rec), result)
     if type(result) is not Value or rec.books is not None or result.slot.views or not result.shape[:1].numel():
         return result
+    if rec.keeping and result.shape[:1].numel() not in rec.keeping:
+        return result
     is_ragged = result.ndim > 0 and rec.is_ragged(result)
     return excerpts_of_rows(rec, result) if is_ragged and result.slot.floats else result
 

@@ -50,6 +50,10 @@ class Size:
     def __class__(self) -> type:
         return int
 
+    def item(self) -> Size:
+        """Of what is a tensor in eager execution: the longest of the lengths of a batch of one, say."""
+        return self
+
 
 class Shape(tuple[Any, ...]):
     """A shape with sizes in it, which stay such where a `torch.Size` is added: that makes integers of them."""
@@ -432,7 +436,10 @@ class Line(_Matrix):
 
     def __getitem__(self, index: Any) -> Index:
         if type(index) is tuple and len(index) == 2 and index[0] == slice(None) and type(index[1]) is slice:
-            return Line(self.index[index[1]])
+            own = index[1]
+            if own.start is own.step is None and type(own.stop) is Size and own.stop == self.index._own_size():
+                return self
+            return Line(self.index[own])
         if type(index) is not int or index not in (0, -1):
             raise CannotKeep
         return self.index
@@ -503,25 +510,41 @@ class Mask(Lazy):
 
     @property
     def number(self) -> Any:
-        """What all elements are; None where they differ."""
-        return self.told[1] if self.told[1] == self.told[2] else None
+        """What all elements are, which may be a size; None where they differ."""
+        return self.told[1] if self.told[1] is self.told[2] or self.told[1] == self.told[2] else None
 
     make = _meta = _read = untold
 
     def __len__(self) -> int:
-        return len(self.tensor_of({}))
+        if not self.dims or type(self.dims[0]) is Size:
+            raise CannotKeep
+        return int(self.dims[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[i] for i in range(len(self))])
+
+    def item(self) -> Any:
+        """The only number."""
+        if self.number is None or any(type(size) is Size or size != 1 for size in self.dims):
+            raise CannotKeep
+        return self.number
+
+    def tolist(self) -> Any:
+        """The numbers of a batch of one."""
+        return [self.item()] if self.ndim == 1 else self.item() if not self.ndim else untold(self)
 
     def __bool__(self) -> bool:
-        if self.dims or self.number is None:
-            raise CannotKeep
-        return bool(self.number)
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
 
     def rows_of(self, table: Shared) -> Any:
         """A row of a parameter, whose number all elements of one dimension are."""
         sizes = [size for size in self.dims if type(size) is Size]
         number = self.number if self.dtype is torch.int64 and len(sizes) == 1 else None
         others = [size for size in self.dims if type(size) is not Size]
-        if number is None or not 0 <= number < table.shape[0] or others != [1] * len(others):
+        if type(number) is not int or not 0 <= number < table.shape[0] or others != [1] * len(others):
             raise CannotKeep
         rows = self.rec.row_repeated(table, number, sizes[0])
         for place, size in enumerate(self.dims):
@@ -530,12 +553,13 @@ class Mask(Lazy):
 
     def tensor_of(self, lengths: Mapping[Triple, int]) -> torch.Tensor:
         """The tensor where symbols are so long. Raises CannotKeep for other symbols."""
-        if any(type(d) is Size and d.like not in lengths for d in self.dims):
+        number = self.number
+        if any(type(d) is Size and d.like not in lengths for d in (*self.dims, number)):
             raise CannotKeep
         sizes = [lengths[d.like] if type(d) is Size else d for d in self.dims]
+        if number is not None:
+            return torch.full(sizes, lengths[number.like] if type(number) is Size else number, dtype=self.dtype_)
         diagonal, inside, outside = self.told
-        if inside == outside:
-            return torch.full(sizes, inside, dtype=self.dtype_)
         below = torch.ones(sizes[-2:], dtype=torch.bool).tril(diagonal)
         return torch.where(below, inside, outside).to(self.dtype_).view(sizes)
 

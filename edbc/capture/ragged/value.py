@@ -131,7 +131,9 @@ class Offset(NamedTuple):
 
     def again(self, rec: Recorder) -> Value:
         """In this mini-batch."""
-        return rec.external(self.source, self.offset, self.slot)
+        value = rec.external(self.source, self.offset, self.slot)
+        rec.remade[value.ref] = self
+        return value
 
 
 class Whole(NamedTuple):

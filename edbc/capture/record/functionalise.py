@@ -410,7 +410,7 @@ def has_own_memory(rec: Recorder, entry: Entry) -> bool:
 
 def _moves(rec: Recorder) -> bool:
     """Whether code is run that moves operations (`code.regions`), maybe across the change, or that is kept."""
-    return rec.before_books is not None or rec.keeping or rec.symbolic
+    return rec.before_books is not None or bool(rec.keeping) or rec.symbolic
 
 
 def is_alone(rec: Recorder, name: Any) -> bool:

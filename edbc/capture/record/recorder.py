@@ -336,8 +336,8 @@ class Recorder:
         """Of this mini-batch: calls of automatic cells that are no nodes, by the cell's name and why."""
         self.taken: set[str] = set()
         """Automatic cells that were called with ragged values, and recorded by their operations."""
-        self.keeping = False
-        """Whether what closed code records is to be kept (`ragged.kept`)."""
+        self.keeping: frozenset[int] = frozenset()
+        """While what closed code records is to be kept (`ragged.kept`), 0 and the sizes of what it was given."""
         self.kept_forwards = 0
         """Of how many keys `forward` was tried (`ragged.together`)."""
         self.read_forwards = self.found_forwards = 0

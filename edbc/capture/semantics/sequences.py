@@ -19,8 +19,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 
+from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.ragged.symbols import Mask, Size, untold
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import Symbol, refuse
+from edbc.capture.standins.standin import Lazy, Symbol, refuse
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -87,11 +89,39 @@ def _require_one(is_one: bool) -> None:
         )
 
 
+class _Ones(Lazy):
+    """The sizes of the steps of a packed sequence whose length is a symbol."""
+
+    __slots__ = ("count", "rec")
+
+    def __init__(self, rec: Recorder, count: Size):
+        self.rec, self.count, self.whole = rec, count, None
+
+    shape = property(lambda self: (self.count,))
+    dtype = property(lambda self: torch.int64)
+    device = property(lambda self: torch.device("cpu"))
+
+    def size(self, dim: int | None = None) -> _Count:
+        """How many there are, as torch's own code asks that hands it to `_pad_packed_sequence`."""
+        return _Count(self.count.value)
+
+    make = _meta = _read = __len__ = untold
+
+
+class _Count(int):
+    """An integer by which is told that it was not given."""
+
+
 def packed(rec: Recorder, padded: Any, lengths: Any, batch_first: bool) -> Any:
     """`_pack_padded_sequence`: the first so many rows, and sizes of 1."""
     batch = 0 if batch_first else 1
-    _require_one(not isinstance(lengths, Symbol) and len(lengths) == padded.shape[batch] == 1)
-    length, longest = int(lengths[0]), padded.shape[1 - batch]
+    _require_one(
+        (type(lengths) is Mask or not isinstance(lengths, Symbol)) and len(lengths) == padded.shape[batch] == 1
+    )
+    longest = padded.shape[1 - batch]
+    if type(lengths) is Mask and type(lengths.number) is Size and lengths.number == longest:
+        return padded.select(batch, 0), _Ones(rec, lengths.number)
+    length = int(lengths[0])
     if not 0 < length <= longest:
         raise RuntimeError(f"Expected a length from 1 to {longest}, but got {length}")
     rows = padded.select(batch, 0)
@@ -101,6 +131,10 @@ def packed(rec: Recorder, padded: Any, lengths: Any, batch_first: bool) -> Any:
 def padded(rec: Recorder, data: Any, sizes: torch.Tensor, batch_first: bool, value: float, length: int) -> Any:
     """`_pad_packed_sequence`: rows, with others of a value behind them, and how many they were."""
     _require_one(_is_of_one(sizes))
+    if type(sizes) is _Ones:
+        if type(length) is not _Count:
+            raise CannotKeep
+        return data.unsqueeze(0 if batch_first else 1), Mask(rec, (1,), (0, sizes.count, sizes.count), torch.int64)
     if length > len(sizes):
         behind = torch.full((length - len(sizes), *data.shape[1:]), value, dtype=data.dtype)
         data = rec.function(torch.cat, ([data, behind],), {})
@@ -147,4 +181,4 @@ def _each_state(function: Callable[[Any], Any], states: Any) -> Any:
 
 
 def _is_of_one(sizes: Any) -> bool:
-    return type(sizes) is torch.Tensor and bool((sizes == 1).all())
+    return type(sizes) is _Ones or (type(sizes) is torch.Tensor and bool((sizes == 1).all()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_s
 import edbc
 from edbc.capture.ragged.kept import KeptCall
 from edbc.errors import UnsupportedError
+from edbc.run.session import Net
 
 
 class Packs(nn.Module):
@@ -216,3 +218,70 @@ def test_what_is_kept_by_sizes_that_recur_is_a_call() -> None:
     net = bound(ReadsLengths(), instances, cells="auto", rows=True)
     assert "part" in net.plan.automatic
     require_eager(net, net.model, instances)
+
+
+class OfLengths(nn.Module):
+    """Two sentences, each in a batch of one with a tensor of its length: sorted, packed, masked, averaged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+        self.reader = nn.LSTM(HIDDEN, HIDDEN // 2, batch_first=True, bidirectional=True)
+
+    def forward(self, pair: Any) -> Any:
+        x, longest, y, other = pair
+        first, mask = self.read(x, longest)
+        second, _ = self.read(y, other)
+        scores = torch.softmax(first.bmm(second.transpose(1, 2)) * mask.unsqueeze(2), -1)
+        until = torch.arange(x.size(1))[None, :] < longest[:, None]
+        mean = (first * until.unsqueeze(2)).sum(1) / longest.unsqueeze(1).float()
+        return mean, scores.bmm(second).amax(1), (first * mask.unsqueeze(2)).sum(1)
+
+    def read(self, ids: Any, lengths: Any) -> Any:
+        mask = torch.ones(ids.shape[0], torch.max(lengths), dtype=torch.float)
+        mask[ids[:, : torch.max(lengths)] == 0] = 0.0
+        lengths, order = lengths.sort(0, descending=True)
+        back = torch.arange(0, len(lengths)).index_select(0, order.sort(0)[1])
+        packed = pack_padded_sequence(self.words(ids).index_select(0, order), lengths, batch_first=True)
+        output, _ = pad_packed_sequence(self.reader(packed, None)[0], batch_first=True)
+        return output.index_select(0, back), mask
+
+
+def with_lengths(rng: Random, *sizes: int, least: int = 1) -> Any:
+    """Sentences of these sizes."""
+    sentences = [torch.tensor([[rng.randrange(least, VOCAB) for _ in range(n)]]) for n in sizes]
+    return tuple(part for ids in sentences for part in (ids, torch.tensor([ids.shape[1]])))
+
+
+@pytest.mark.parametrize("first", [(3, 5), (4, 4), (5, 1)])
+def test_lengths_that_instances_bring_are_sizes(first: tuple[int, int]) -> None:
+    """Forward is one run for all sizes, whatever the first instance was: one of two equal lengths has its own."""
+    torch.manual_seed(0)
+    model, rng = OfLengths().eval(), Random(0)
+    made = [with_lengths(rng, rng.randint(2, 7), rng.randint(2, 7)) for _ in range(8)]
+    net = Net(bound(model, made, cells="auto", rows=True).plan, model)
+    require_eager(net, model, [with_lengths(rng, *first), *made])
+    before = net._idle[0][1].found_forwards
+    others = [with_lengths(rng, 2 + i, 9 - i) for i in range(5)]
+    require_eager(net, model, others)
+    assert net._idle[0][1].found_forwards == before + len(others)
+    require_eager(net, model, [with_lengths(rng, 6, 3, least=0) for _ in range(6)])
+
+
+class Labelled(nn.Module):
+    """A number that may be as large as a sentence is long, and is none of its length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.kinds, self.out = nn.Embedding(VOCAB, HIDDEN), nn.Embedding(9, HIDDEN), nn.Linear(HIDDEN, 9)
+
+    def forward(self, pair: Any) -> Any:
+        ids, label = pair
+        h = self.words(ids).sum(1)
+        return nn.functional.cross_entropy(self.out(h), label), self.kinds(label) * h, h * label
+
+
+def test_numbers_that_are_as_large_as_a_sentence_are_long() -> None:
+    """By chance."""
+    torch.manual_seed(0)
+    of_model(Labelled(), lambda rng: (with_lengths(rng, rng.randint(2, 8))[0], torch.tensor([rng.randint(2, 8)])), 3)

@@ -10,8 +10,8 @@ Definitions.
 (1) Instances of one key, and their leaves, are a group (`together.reading`).
 (2) An instance *fits* what is kept where its sizes are equal where they must be and within bounds, and its indices are
     rows and none of those that it was told from (padding). What the first one that does not fit records is kept beside
-    it, and is told from no indices; what is kept of one that does not fit this either is for its sizes alone, and where
-    it cannot be kept it raises what eager execution does.
+    it, and is told from no indices if it did not fit for those; what is kept of one that fits neither is for its sizes
+    alone, and where it cannot be kept it raises what eager execution does.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import constant_rows_of
-from edbc.capture.ragged.symbols import Index, Listed, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import Index, Listed, Mask, Size, along_of, vectors_of
 from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Drawn, Ragged
@@ -306,7 +306,7 @@ class Forwards:
                 return self._as_written(instance)
             if may_keep(given):
                 rec.kept_forwards += 1
-                shown = _Shown(rec, leaves, group.integers, given)
+                shown = _Shown(rec, leaves, group.integers, group.lengths, given)
                 sizes = _at(group.sizes, place)
 
                 def forward(of: Any) -> Any:
@@ -319,7 +319,8 @@ class Forwards:
                     return _returned(made.pop())
 
                 args, begin, before = (shown.of(instance), instance), rec.place(), self._taken_off()
-                rec.tells_apart = key == group.key
+                known = rec.functions.get(group.key)  # which an instance does not fit for its sizes, or its indices
+                rec.tells_apart = key == group.key or (type(known) is KeptCall and known.is_apart(given.indices))
                 try:
                     result = first_whole_call(rec, key, sizes, alone is not None, given, forward, args)
                 finally:
@@ -617,8 +618,10 @@ def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
 class _Shown(Shown):
     """Rows, values and indices by stand-ins, and sizes by symbols."""
 
-    def __init__(self, rec: Recorder, leaves: Sequence[Any], integers: Sequence[int], given: Given):
+    def __init__(self, rec: Recorder, leaves: Sequence[Any], integers: Sequence[int], lengths: Sequence[int],
+                 given: Given):  # fmt: skip
         super().__init__(rec)
+        self.lengths = iter(lengths)
         self.rows, self.indices = iter(given.rows), iter(given.indices)
         self.integers = iter(integers)
         self.sizes: list[Triple] = []
@@ -639,6 +642,10 @@ class _Shown(Shown):
                 self.sizes.append(triple(like.refs))
 
     def of_tensor(self, item: torch.Tensor) -> Any:
+        number = next(self.lengths)
+        if number >= 0:
+            size = Size(self.rec, int(item), self.sizes[number])
+            return Mask(self.rec, (1,), (0, size, size), torch.int64)
         grid = self.grids.get(id(item))
         if grid is not None:
             sizes = [self.like(size, of) for size, of in zip(item.shape[-2:], grid.of, strict=True)]

@@ -7,7 +7,7 @@ Definitions.
     constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. A matrix whose sizes are
     those of other leaves, an adjacency matrix say, is a *grid*: its key tells which. Of an object that is what
     closed code may read of it (`code.closed.Closed.fields`), and which earlier one it is; an integer there that is a
-    leaf's size is that size.
+    leaf's size is that size, and so is a tensor of one integer that is an earlier leaf's, which is then no leaf.
 (2) A *group* are instances of one key. What stands in one place of all their nests is a *column*, looked at by calls
     that loop in C. Instances are taken for one group until a column shows that they are not; then they are read anew,
     those that are equal there together. So what is found of an instance does not depend on others.
@@ -59,6 +59,8 @@ class Group:
     """Of the leaves that have rows or indices, a column of each."""
     integers: Sequence[int]
     """Of each integer of an object, which size it is, -1 for none."""
+    lengths: Sequence[int]
+    """The same of each tensor, which is no leaf where it is a size."""
 
 
 class _Differ(Exception):
@@ -72,7 +74,7 @@ class _NotKeyed(Exception):
     """Items of a column are nothing that a key could tell."""
 
 
-_NOT_KEYED = Group(None, (), (), ())
+_NOT_KEYED = Group(None, (), (), (), ())
 
 
 def read(rec: Recorder, is_training: bool, instances: Sequence[Any]) -> list[tuple[Group, list[int]]]:
@@ -103,6 +105,7 @@ class _Reader:
         self.sizes: list[Sequence[int]] = []
         self.integers: list[tuple[int, Sequence[int]]] = []
         """Of objects: where they stand in the parts."""
+        self.lengths: list[int] = []
         self.grids: list[tuple[int, int]] = []
         """Where what may be one stands in the parts, and the number of the leaf."""
         self.addresses: list[Sequence[int]] = []
@@ -125,12 +128,12 @@ class _Reader:
             number = self.sizes_that_are(values)
             found.append(number)
             parts[place - 1 : place + 1] = (int, _one(values)) if number < 0 else (Size, number)
-        return Group(tuple(parts), self.leaves, self.sizes, found)
+        return Group(tuple(parts), self.leaves, self.sizes, found, self.lengths)
 
-    def sizes_that_are(self, values: Iterable[int]) -> int:
-        """The number of the first leaf that is as long as a number of each instance's says; -1 for none. Raises
-        _Differ."""
-        return int(_one([next((k for k, size in enumerate(of) if size == value), -1) if value > 1 else -1
+    def sizes_that_are(self, values: Iterable[int], step: int = 1) -> int:
+        """The number of the first leaf, or by a `step` of -1 the last one, that is as long as a number of each
+        instance's says; -1 for none. Raises _Differ."""
+        return int(_one([next((k for k, size in [*enumerate(of)][::step] if size == value), -1) if value > 1 else -1
                          for value, *of in zip(values, *self.sizes, strict=True)]))  # fmt: skip
 
     def column(self, items: Sequence[Any], depth: int) -> None:
@@ -191,7 +194,11 @@ class _Reader:
         parts.append(None)
 
     def tensors(self, items: Sequence[torch.Tensor]) -> None:
-        """Leaves that are tensors."""
+        """Leaves that are tensors; one integer as large as a leaf before it is long is that size."""
+        self.lengths.append(self.sizes_that_are([_as_length(item) for item in items], -1))
+        if self.lengths[-1] >= 0:
+            self.parts += Size, self.lengths[-1]
+            return
         lengths = zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
         told = [self.told(item, earlier) for item, earlier in zip(items, lengths, strict=False)]
         parts = _one([of and of[0] for of in told])
@@ -228,6 +235,11 @@ class _Reader:
         if is_matrix and not item.requires_grad:
             return (Grid, dtype, len(shape), None), ()
         return (torch.Tensor, dtype, item.requires_grad, shape), ()
+
+
+def _as_length(item: torch.Tensor) -> int:
+    """How long the only sequence of a batch may be, by a tensor; 0 of other tensors."""
+    return int(item) if item.shape == (1,) and item.dtype is torch.int64 and item.is_cpu else 0
 
 
 def _one(labels: Sequence[Any]) -> Any:
