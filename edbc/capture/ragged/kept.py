@@ -440,6 +440,8 @@ def shared(result: Any, given: Iterable[Any]) -> Any:
                 shared(None, item)
             elif isinstance(item, Symbol) and item.is_own:
                 item.is_own = False  # type: ignore[misc]
+            elif isinstance(item, Symbol) and item.taken is not None:
+                item.taken = None  # type: ignore[misc]
     return result
 
 

@@ -165,7 +165,7 @@ class Drawn(NamedTuple):
 class Ragged(Lazy):
     """Definition (1)."""
 
-    __slots__ = ("at", "is_own", "rec", "refs", "row")
+    __slots__ = ("at", "is_own", "rec", "refs", "row", "taken")
 
     def __init__(self, rec: Recorder, refs: range, row: Slot, at: int = 0):
         self.rec = rec
@@ -175,7 +175,7 @@ class Ragged(Lazy):
         self.row = row
         self.at = at
         self.whole = None
-        self.is_own = False
+        self.is_own, self.taken = False, None
 
     @property
     def shape(self) -> torch.Size:
@@ -220,6 +220,10 @@ class Ragged(Lazy):
             return self.value(index)
         return Lazy.__getitem__(self, index)
 
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not self.rec.assigns_rows(self, index, value):
+            Lazy.__setitem__(self, index, value)
+
     def value(self, number: int) -> Value:
         """One row. Raises IndexError as a tensor would."""
         count = len(self.refs)
@@ -242,8 +246,13 @@ class Ragged(Lazy):
         return one_step(self.rec, SLICE, bounds_of(which), [triple(self.refs)])
 
     def _of(self, ref: int) -> Value:
-        rec = self.rec
-        self.is_own = False
+        rec, taken = self.rec, self.taken
+        if rec.keeping:
+            self.is_own, self.taken = False, None
+        elif taken is not None:
+            taken.append(ref)
+        elif self.is_own:
+            self.is_own, self.taken = False, [ref]
         value = value_of(rec, ref, self.row)
         if rec.books is not None:
             rec.books.memory_of(value).is_row = True
@@ -286,11 +295,11 @@ class Ragged(Lazy):
 
     def become(self, other: Ragged) -> None:
         """Show other rows from now on."""
-        self.refs, self.row, self.at, self.whole = other.refs, other.row, other.at, None
+        self.refs, self.row, self.at, self.whole, self.taken = other.refs, other.row, other.at, None, None
 
     def without_gradient(self) -> Ragged:
         """The same rows, seen such that no gradient passes."""
-        rec, self.is_own = self.rec, False
+        rec, self.is_own, self.taken = self.rec, False, None
         seen: Value = rec.without_gradient(value_of(rec, PLACE, self.row))
         return Ragged(rec, self.refs, seen.slot, self.at)
 

@@ -45,10 +45,20 @@ from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.made import Buffer, Showing, listed
+from edbc.capture.standins.made import MOST_ROWS, Buffer, Showing, listed, turned_buffer
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import user_location
-from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value, as_python_has_it, refuse, value_of
+from edbc.capture.standins.standin import (
+    Copied,
+    Lazy,
+    Shared,
+    Slot,
+    Symbol,
+    Value,
+    as_python_has_it,
+    refuse,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
@@ -438,7 +448,7 @@ def is_alone(rec: Recorder, name: Any) -> bool:
             sizes = rec.refs[place + 2 : end : 3]
             value -= sum(size_of(count, sizes) for count in program.counts)
             if value <= ref:
-                return False
+                return is_copy and not others
             continue
         entry = rec.table.entries[index]
         value -= len(entry.output_slots)
@@ -450,6 +460,8 @@ def is_alone(rec: Recorder, name: Any) -> bool:
             if uses and not has_own_memory(rec, entry):
                 return False
             others -= uses
+            if is_copy and not others:
+                return True
     return is_copy and not others and len(rec.entries) <= MOST_SINCE
 
 
@@ -698,15 +710,60 @@ def _filling(rec: Recorder, target: Any, value: Any) -> Any:
 
 def assign_item(rec: Recorder, buffer: Buffer, index: tuple[Any, ...], value: Any) -> None:
     """`buffer[index] = value`: the rows that it shows become others. Linear in these."""
-    numbers = listed(index[0]) if len(index) == 1 else None
-    index = index if numbers is None else (numbers,)
-    is_by_steps = {*map(type, index)} <= _PLAIN and all(getattr(step, "step", None) in (None, 1) for step in index)
-    if numbers is None and not is_by_steps:
+    by_rows = _by_rows(index)
+    if by_rows is None:
         change_in_place(rec, torch.Tensor.__setitem__, "setitem", (buffer, index, value), {})
     elif _moves(rec) or not rec.flows:
         raise MustKeepBooks
     else:
-        _assign(rec, buffer, index, value)
+        _assign(rec, buffer, by_rows, value)
+
+
+def _by_rows(index: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """An index by integers and ranges, or by a list of integers; None for others."""
+    if len(index) == 1 and type(index[0]) is int:
+        return index
+    numbers = listed(index[0]) if len(index) == 1 else None
+    if numbers is not None:
+        return (numbers,)
+    is_plain = {*map(type, index)} <= _PLAIN and all(getattr(step, "step", None) in (None, 1) for step in index)
+    return index if is_plain else None
+
+
+def assigns_rows(rec: Recorder, rows: Ragged, index: Any, value: Any) -> bool:
+    """`rows[index] = value` where that makes a buffer of these: nobody else shows their memory, by ranges and integers.
+    False where it is for the books, or for who keeps what is recorded."""
+    if rows.at or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows or len(rows.refs) > MOST_ROWS:
+        return False
+    index = as_python_has_it(index)
+    by_rows = _by_rows(index if type(index) is tuple else (index,))
+    if by_rows is None or not (rows.is_own or (rows.taken is not None and _are_unseen(rec, rows.taken))):
+        return False
+    rec.has_buffers = True
+    assign_item(rec, turned_buffer(rows), by_rows, value)
+    return True
+
+
+def _are_unseen(rec: Recorder, refs: list[int]) -> bool:
+    """Whether no name has any of these refs, and no node that may show its operand's memory: as `is_alone`."""
+    held = {id(ref): sys.getrefcount(ref) - _IN_A_LIST for ref in refs}
+    place = len(rec.refs)
+    for index in reversed(rec.entries[-MOST_SINCE:]):
+        if not any(held.values()):
+            return True
+        if index < 0:
+            place -= 3 * rec.table.programs[-1 - index].num_args
+            continue
+        entry = rec.table.entries[index]
+        end, place = place, place - entry.num_operands
+        for operand in rec.refs[place:end]:
+            if id(operand) in held and has_own_memory(rec, entry):
+                held[id(operand)] -= 1
+    return not any(held.values())
+
+
+_IN_A_LIST = 3
+"""References to what a list holds: its own, the loop's variable, and the asking."""
 
 
 _PLAIN = {int, slice}
@@ -733,14 +790,17 @@ def _assign(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> 
 
 
 def _assign_rows(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> None:
-    seen, has_rows = buffer._meta()[tuple(index)], False
+    numbers, has_rows = index[0] if type(index[0]) is list else range(len(buffer.items))[index[0]], False
+    is_whole = len(index) == 1
+    seen = (len(numbers), *buffer.described.shape[1:]) if is_whole else buffer._meta()[tuple(index)].shape
     if isinstance(value, torch.Tensor):
-        value = rec.as_value(value)
-        while value.ndim > seen.ndim and value.shape[0] == 1:
+        are_rows = issubclass(type(value), Lazy) and value.rows() is not None  # type: ignore[attr-defined]
+        value = value if are_rows else rec.as_value(value)
+        while value.ndim > len(seen) and value.shape[0] == 1:
             value = value[0]
-        torch.broadcast_to(value._meta(), seen.shape)
-        has_rows = value.ndim == seen.ndim
-    numbers = index[0] if type(index[0]) is list else range(len(buffer.items))[index[0]]
+        if tuple(value.shape) != seen:
+            torch.broadcast_to(value._meta(), seen)
+        has_rows = value.ndim == len(seen)
     for k, number in enumerate(numbers):
         row = value[k if value.shape[0] > 1 else 0] if has_rows else value
         _assign(rec, buffer, (number, *index[1:]), row)
@@ -753,7 +813,7 @@ def _assign_row(rec: Recorder, buffer: Buffer, row: Any, value: Any) -> None:
     if not is_alone(rec, row):
         raise MustKeepBooks
     new = value if type(value) is Value and value.slot is row.slot else _fitting(rec, row, _as_part(rec, row, value))
-    if row.ref != buffer.blank.ref:
+    if not buffer.is_blank(row):
         new = _instead(rec, row, new)
     show(rec, row, Copied(new.ref))
     row.slot = new.slot
@@ -761,9 +821,16 @@ def _assign_row(rec: Recorder, buffer: Buffer, row: Any, value: Any) -> None:
 
 def _instead(rec: Recorder, old: Value, new: Value) -> Value:
     """A new value where another was, which has a gradient nevertheless: zeros."""
-    no = rec.shared_constant(_instead, partial(torch.zeros, (), dtype=torch.bool))
-    result: Value = rec.function(torch.where, (no, old, new), {})
-    return result
+    no, key = rec.shared_constant(_instead, partial(torch.zeros, ())), (_instead, old.slot, new.slot)
+    known = rec.functions.get(key)
+    if known is not None:
+        return rec.emit(known, (no.ref, old.ref, new.ref))
+    return rec.node(instead, (no, old, new), {}, key=key)
+
+
+def instead(no: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+    """What `_instead` records, of a number that is not positive: kernels read numbers, not truth values."""
+    return torch.where(no > 0, old, new)
 
 
 def _fitting(rec: Recorder, name: Value, new: Any) -> Value:

@@ -48,6 +48,7 @@ from edbc.capture.record.functionalise import (
     MustKeepBooks,
     OfChange,
     assign_item,
+    assigns_rows,
     change_in_place,
     changed_alone,
     has_own_memory,
@@ -92,7 +93,16 @@ from edbc.capture.semantics.shapes import (
     told_by_shape,
 )
 from edbc.capture.standins.lazy import Stack
-from edbc.capture.standins.made import Buffer, Description, Made, Showing, described_filling, made_again, with_wholes
+from edbc.capture.standins.made import (
+    Buffer,
+    Description,
+    Made,
+    Showing,
+    described_filling,
+    is_buffer,
+    made_again,
+    with_wholes,
+)
 from edbc.capture.standins.nests import mapped, rebuilt
 from edbc.capture.standins.source import asked_by_torch, assigned_name, location_of, user_frame, user_location
 from edbc.capture.standins.standin import (
@@ -437,6 +447,10 @@ class Recorder:
         """Let a stand-in show another value from now on: a change in place."""
         self.open_books().assign(name, new, overwrites)
         return name
+
+    def assigns_rows(self, rows: Ragged, index: Any, value: Any) -> bool:
+        """See `functionalise.assigns_rows`."""
+        return assigns_rows(self, rows, index, value)
 
     def assign(self, buffer: Buffer, index: tuple[Any, ...], value: Any) -> None:
         """`buffer[index] = value`."""
@@ -1316,9 +1330,9 @@ class Recorder:
         if not _OTHER_NAMES.keys().isdisjoint(kwargs):
             kwargs = {_OTHER_NAMES.get(key, key): value for key, value in kwargs.items()}
         if self.has_buffers and not (
-            args and type(args[0]) is Buffer and rules.changes_in_place(func, rules.name_of(func), kwargs)
+            args and is_buffer(args[0]) and rules.changes_in_place(func, rules.name_of(func), kwargs)
         ):
-            args, kwargs = with_wholes(args), with_wholes(kwargs)
+            args, kwargs = with_wholes(args), with_wholes(kwargs) if kwargs else kwargs
         if self.shows is not None:
             result = self.shows.at_once(func, args, kwargs, name)
             if result is not NotImplemented:

@@ -22,7 +22,8 @@ Definitions.
     a whole a buffer is `torch.stack` of its rows, made when it is asked for, and anew once a row has changed. A row
     that a whole shows is alone only where that whole is, which is forgotten then (`record.functionalise`): the recorder
     knows it also when the buffer is gone and a view of its whole is left. What tensors that are not recorded were
-    assigned to, by integers, is a buffer once it is read by them; numbers written into it leave it a constant.
+    assigned to, by integers, is a buffer once it is read by them; numbers written into it leave it a constant. Recorded
+    rows (`capture.ragged`) that nobody else shows are one once forward assigns to them, `h = linear(x); h[i] = y`.
 (4) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
     descriptions on the caller's objects, or returns, are their real tensors.
 """
@@ -46,6 +47,7 @@ from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.standin import (
     ANSWERS,
+    Copied,
     Lazy,
     Symbol,
     Value,
@@ -53,6 +55,7 @@ from edbc.capture.standins.standin import (
     refuse_ended,
     set_class,
     turned,
+    value_of,
 )
 
 MAKERS = (torch.zeros, torch.ones, torch.full, torch.empty, torch.eye)
@@ -324,6 +327,8 @@ class Showing:
             if shown.aliased:
                 return False
             shown = shown.whole
+        elif shown is not None and shown.is_own and sys.getrefcount(shown) <= _OWN:  # rows
+            shown = None
         if shown is not None and (type(shown) is not Value or not is_alone(shown.rec, shown)):
             return False
         self.value, self.refs = None, []
@@ -370,6 +375,8 @@ class Buffer(Made):
         return not is_shown and all(_is_own(self.items, number, is_alone) for number in range(len(self.items)))
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is int and self.rec.flows:
+            return self.row(index)
         index = as_python_has_it(index)
         numbers = listed(index) if self.rec.flows else None
         if numbers is not None:
@@ -399,9 +406,22 @@ class Buffer(Made):
             raise IndexError(f"index {number} is out of bounds for dimension 0 with size {len(self.items)}")
         row = self.items[number]
         if row is None:
-            part = self.described.of_row()
-            row = self.items[number] = _buffer(self.rec, part) if is_split else self.rec.copied(self.blank)
+            rows = self.of_rows
+            if rows is not None:
+                row = value_of(self.rec, Copied(rows.refs[number]), rows.row)
+            else:
+                row = _buffer(self.rec, self.described.of_row()) if is_split else self.rec.copied(self.blank)
+            self.items[number] = row
         return row
+
+    @property
+    def of_rows(self) -> Any:
+        """The rows that nobody has assigned, where they are recorded ones."""
+        return None if type(self.blank) is Value else self.blank
+
+    def is_blank(self, row: Value) -> bool:
+        """Whether a row has what description says."""
+        return self.of_rows is None and row.ref == self.blank.ref
 
     def column(self, numbers: slice, index: tuple[int, ...]) -> Buffer | None:
         """What stands at an index of each of some rows; None where one of these is no buffer."""
@@ -419,7 +439,7 @@ class Buffer(Made):
         row = self.items[number]
         if type(row) is Buffer:
             return row
-        is_blank = row is None or (type(row) is Value and row.ref == self.blank.ref)
+        is_blank = (row is None and self.of_rows is None) or (type(row) is Value and self.is_blank(row))
         del row  # which is one who has it
         if not is_blank or not _is_own(self.items, number, is_alone):
             return None
@@ -444,7 +464,16 @@ def _buffer_with(rec: Any, items: list[Any], described: Description, made: Made 
     return _buffer_of(items, rec.shared_constant(row.key, row.make), described, made)
 
 
-def _buffer_of(items: list[Any], blank: Value, described: Description, made: Made | None = None) -> Buffer:
+def turned_buffer(rows: Any) -> Buffer:
+    """A buffer of recorded rows (`capture.ragged`), to which nobody has assigned, which these show from now on."""
+    known, items = rows.another(), [None] * len(rows.refs)
+    buffer = _buffer_of(items, known, Description(torch.zeros, rows._meta().shape, (), rows.dtype))
+    turned(rows, buffer)
+    _HOLDING.add(type(rows))
+    return buffer
+
+
+def _buffer_of(items: list[Any], blank: Any, described: Description, made: Made | None = None) -> Buffer:
     buffer: Any = Made() if made is None else made
     set_class(buffer, Buffer)
     buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
@@ -675,13 +704,21 @@ def with_tensors(tree: Any) -> Any:
     return mapped(lambda item: item.real() if type(item) is Made else item, tree)
 
 
+def is_buffer(item: Any) -> bool:
+    """Whether it is one, or shows one."""
+    return type(item) is Buffer or (type(item) in _HOLDING and type(getattr(item, "whole", None)) is Buffer)
+
+
 def with_wholes(tree: Any) -> Any:
     """A nest with what buffers show as wholes in their place."""
-    if type(tree) is Buffer:
-        return tree.shown()
+    if is_buffer(tree):
+        return tree.shown() if type(tree) is Buffer else tree.whole.shown()
     if type(tree) is Made:
         return tree.leaf() if tree.assigned else tree
     if type(tree) in (tuple, list):
-        is_flat = {*map(type, tree)}.isdisjoint((Buffer, Made, tuple, list, dict))
-        return tree if is_flat else type(tree)(map(with_wholes, tree))
+        return tree if _HOLDING.isdisjoint(map(type, tree)) else type(tree)(map(with_wholes, tree))
     return {key: with_wholes(item) for key, item in tree.items()} if type(tree) is dict else tree
+
+
+_HOLDING: set[type] = {Buffer, Made, tuple, list, dict}
+"""Classes of what `with_wholes` looks at, with those of stand-ins that became buffers."""

@@ -258,6 +258,8 @@ class Symbol:
     """Whether eager code has the tensor at once, of the instance alone."""
     is_own = False
     """Whether it is memory of its own in eager, which no other object shows, as far as that is known without books."""
+    taken: list[int] | None = None
+    """Refs of the rows by which others show it, where it is memory of its own but for these."""
 
     def __init_subclass__(cls) -> None:
         cls.__name__ = "Tensor"  # Python's own messages have it: 'Tensor' object has no attribute 'hidden'
@@ -970,22 +972,32 @@ class Changed(Lazy):
     slot = None
 
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
-        return self.whole if is_alone(self.rec, self.whole) else None  # type: ignore[arg-type]
+        name: Any = self.whole
+        if type(name) is not Value:
+            return name.name_of_its_own(is_alone)
+        return name if is_alone(self.rec, name) else None
 
     def rows(self) -> tuple[Sequence[int], Slot, int] | None:
-        return None
+        return None if type(self.whole) is Value else self.whole.rows()  # type: ignore[union-attr]
 
     def materialise(self) -> Value:
-        return self.whole  # type: ignore[return-value]
+        return self.whole if type(self.whole) is Value else self.whole.materialise()  # type: ignore[union-attr]
 
     def _meta(self) -> torch.Tensor:
         return self.whole._meta()  # type: ignore[union-attr]
 
-    __getitem__, __setitem__, __iter__ = Symbol.__getitem__, Symbol.__setitem__, Symbol.__iter__
+    def __getitem__(self, index: Any) -> Any:
+        return self.whole[index]  # type: ignore[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.whole[index] = value  # type: ignore[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.whole)  # type: ignore[arg-type]
 
 
-def turned(lazy: Lazy, name: Value) -> Value:
-    """The name, which a lazy tensor shows from now on."""
+def turned(lazy: Lazy, name: Any) -> Any:
+    """The name, which a lazy tensor shows from now on, or the buffer (`standins.made`)."""
     kind = type(lazy)
     known = _CHANGED.get(kind)
     if known is None:

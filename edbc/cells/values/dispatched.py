@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from edbc.base.operations import BINARY, OPERATIONS, UNARY
+from edbc.capture.record import functionalise
 from edbc.capture.record.table import SharedRef, fill, through
 from edbc.capture.semantics.modes import DispatchMode, run
 from edbc.capture.semantics.rules import name_of
@@ -75,10 +76,12 @@ def value_of_call(step: Call, values: Values, read: Callable[[Span], V], shape_o
 
 
 def _is_torchs(op: CellOp) -> bool:
-    """A function of the user's may have a gradient of its own; recurrent networks are too long to be written out."""
+    """Or one of those of changes in place. A function of the user's may have a gradient of its own; recurrent networks
+    are too long to be written out."""
     if op.call is not None and name_of(op.call) in _RECURRENT:
         return False
-    return op.attributes == "view" or (getattr(op.call, "__module__", None) or "torch").partition(".")[0] == "torch"
+    module = getattr(op.call, "__module__", None) or "torch"
+    return op.attributes == "view" or module.partition(".")[0] == "torch" or module == functionalise.__name__
 
 
 def _of_numbers(values: Values, tensor: torch.Tensor) -> V | None:
