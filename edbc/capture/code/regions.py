@@ -521,7 +521,8 @@ class _Outliner(Expressions):
         first = _position(units[0].statement)
         outside = {n.id for n in self._loads if id(n) not in within and (
             self._in_loop or n.id in self.seen_inside or _position(n) >= first)}  # fmt: skip
-        outside |= {name for name, _ in form.leaves} if self._in_loop else set()
+        if self._in_loop:  # leaves are of the round before
+            outside |= {n.id for _, leaf in form.leaves for n in ast.walk(leaf) if isinstance(n, ast.Name)}
         kept = [name for name in form.assigned if name in outside]
         return [*(ast.Name(name, ast.Load()) for name in kept), *form.results]
 
