@@ -33,9 +33,10 @@ Definitions.
     module, which closed code reads in the same function behind that line alone. Whoever calls it gives them to the
     model. What it reads before (`code.assigned`, definition (5)) each instance finds as the model was bound, and the
     model keeps it.
-(5) A model's `forward` may also be closed *but for states*: it, or what it calls, assigns attributes of its own module
-    and reads them anywhere (`self.h = zeros; ...; self.h = self.cell(x, self.h)`). Whoever calls it takes such
-    attributes off the modules before, so that what would read an earlier instance's is seen (`alike.alike`).
+(5) A model's `forward` may also be closed *but for states*: it, or what it calls, assigns attributes of its own module,
+    or of one inside it, and reads them anywhere (`self.h = zeros; ...; self.h = self.cell(x, self.h)`). Whoever calls
+    it takes such attributes off the modules before, so that what would read an earlier instance's is seen
+    (`alike.alike`).
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`code.automatic`).
@@ -600,10 +601,11 @@ class _Reading:
     def _attribute(self, node: ast.Attribute) -> None:
         base, names = _chain_of(node)
         if not isinstance(node.ctx, ast.Load):
-            if not (isinstance(node.ctx, ast.Store) and self._leaves(base, names)):
+            owner = self._assigned_to(base, names) if isinstance(node.ctx, ast.Store) else None
+            if owner is None:
                 self.refuse(node, f"{ast.unparse(node)} is assigned")
             self.closed.left |= {node.attr} - self.closed.caches
-            self.closed.kept.add((id(self.module), node.attr))
+            self.closed.kept.add((id(owner), node.attr))
             return
         if isinstance(base, ast.Name) and base.id == self.self_name:
             assert self.module is not None
@@ -656,6 +658,16 @@ class _Reading:
         """Whether it is one of definition (5)."""
         is_own = not any(name in space for space in _spaces(module)[:3]) and not hasattr(type(module), name)
         return self.closed.states and is_own and self.closed.may_assign(module, name)
+
+    def _assigned_to(self, base: ast.expr, names: tuple[str, ...]) -> nn.Module | None:
+        """The module to which it may be assigned: the function's own, or by (5) one inside it."""
+        if self._leaves(base, names):
+            return self.module
+        owner = self.module if self.self_name is not None and _is_named(base, self.self_name) else None
+        for name in names[:-1]:
+            owner = None if owner is None else owner._modules.get(name)
+        is_state = owner is not None and self._is_state(owner, names[-1])
+        return owner if is_state and type(owner).__setattr__ is nn.Module.__setattr__ else None
 
     def _leaves(self, base: ast.expr, names: tuple[str, ...]) -> bool:
         """Whether to assign it is what definition (4) or (5) allows."""

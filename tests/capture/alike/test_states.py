@@ -38,7 +38,7 @@ class Memory(nn.Module):
         self.before = self.rows[-1] + self.starts[0]
         self.rows.append(torch.tanh(self.write(h) + self.before) * self.starts[1])
         self.count += 1
-        return self.rows[-1] * self.count
+        return self.rows[-1] * self.count * self.gain
 
 
 class Stateful(nn.Module):
@@ -55,6 +55,7 @@ class Stateful(nn.Module):
     def forward(self, steps: Any) -> Any:
         self.hidden = torch.zeros(SIZE)
         self.memory.reset()
+        self.memory.gain = torch.full((SIZE,), 1.5)
         for x in steps:
             self.step(x)
         return self.read + self.memory.before
@@ -78,7 +79,8 @@ def test_states_on_modules_are_variables_of_forward() -> None:
     for run in (net, lambda of: [net.model(x) for x in of]):
         with torch.no_grad():
             run(instances)
-        runs.append([net.model.hidden, net.model.read, net.model.memory.before, *net.model.memory.rows])
+        memory = net.model.memory
+        runs.append([net.model.hidden, net.model.read, memory.before, memory.gain, *memory.rows])
     assert len(runs[0]) == len(runs[1])
     for one, other in zip(*runs, strict=True):
         torch.testing.assert_close(one, other)
