@@ -385,6 +385,8 @@ class Alike:
             moulds = None if parts is None else [*map(self._mould, parts, shows.steps, itertools.repeat(shows))]
         except (CannotKeep, Exception):
             moulds = None
+        finally:
+            shows.let_go()
         self._wanted, self._asker = shows.asked, shows.asker
         if shows.moved and recorder.before_books is not None:  # once: code runs as it is written from now on
             recorder.keep_books()
@@ -572,6 +574,13 @@ class Shows:
             return result
 
         return forward
+
+    def let_go(self) -> None:
+        """Nobody asks for steps any more, and no circle is left to the garbage collector: what it holds would count as
+        left by forward (`forward.left`), which takes a look at all of the process's objects."""
+        for steps in self.steps:
+            steps.end()
+        self.steps.clear()
 
     def ask(self, places: Sequence[int]) -> NoReturn:
         """Somebody wants to know the numbers in these places."""

@@ -502,7 +502,7 @@ class ModelView:
         found = traces[key]
         if isinstance(found, CellTrace):
             return found
-        raise found
+        raise type(found)(*found.args)  # what is kept is to keep no frames
 
     def _trace(self, operation: Operation, evaluating: bool, lent: ExitStack, keeps_books: bool = False) -> CellTrace:
         recorder = Recorder(TypeTable(), in_cell=True, home=operation.autocast)

@@ -311,8 +311,10 @@ def recorded(
                 if references(recorder)[0] != before[0]:
                     end_stand_ins(recorder, age)
     except BaseException:
-        is_young = any(item is oldest for item in gc.get_objects(0))  # and so is all that was made since
-        end_stand_ins(recorder, 0 if is_young else OLDEST)
+        for age in range(1 + OLDEST):
+            end_stand_ins(recorder, age)
+            if any(item is oldest for item in gc.get_objects(age)):  # what was made since is no older
+                break
         raise
     finally:
         end(recorder)

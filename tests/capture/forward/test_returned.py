@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from ordinary.registry import load_all
 from torch import nn
 
+import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import capture
 from edbc.capture.record.table import TypeTable
+from edbc.capture.standins import ended
 
 
 class Returning(nn.Module):
@@ -47,3 +51,15 @@ def test_a_model_that_ran_with_gradients_is_recorded() -> None:
     model.last = model([1.0, 2.0])
     assert model.kept[0].grad_fn is not None
     assert sources(model)
+
+
+def test_attempts_that_fail_leave_nothing_to_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left of one counts as left by forward: all objects of the process were looked through, for some 50
+    milliseconds each time."""
+    asked = []
+    monkeypatch.setattr(ended.gc, "get_referrers", lambda *of: asked.append(of) or [])
+    program = load_all()["SentencesAsLongAsTheirMasksSay"]
+    net = edbc.compile(program.build(8), program.instances(0, 16), force=True)
+    with torch.no_grad():
+        net(program.instances(5, 32))
+    assert not asked
