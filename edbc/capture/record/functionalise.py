@@ -791,18 +791,25 @@ def _assign(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> 
 
 def _assign_rows(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> None:
     numbers, has_rows = index[0] if type(index[0]) is list else range(len(buffer.items))[index[0]], False
-    is_whole = len(index) == 1
-    seen = (len(numbers), *buffer.described.shape[1:]) if is_whole else buffer._meta()[tuple(index)].shape
+    sizes = buffer.described.shape[1:]
+    steps = [*zip(sizes, index[1:], strict=False)]
+    if len(steps) < len(index) - 1 or any(type(step) is int and not -size <= step < size for size, step in steps):
+        buffer._meta()[tuple(index)]  # which raises
+    seen = (
+        len(numbers), *[len(range(size)[step]) for size, step in steps if type(step) is slice], *sizes[len(steps) :]
+    )  # fmt: skip
     if isinstance(value, torch.Tensor):
         are_rows = issubclass(type(value), Lazy) and value.rows() is not None  # type: ignore[attr-defined]
         value = value if are_rows else rec.as_value(value)
         while value.ndim > len(seen) and value.shape[0] == 1:
-            value = value[0]
+            value = value.squeeze(0)
         if tuple(value.shape) != seen:
             torch.broadcast_to(value._meta(), seen)
         has_rows = value.ndim == len(seen)
+    if has_rows and value.shape[0] == 1:  # no node, as an element would be
+        value, has_rows = value.squeeze(0), False
     for k, number in enumerate(numbers):
-        row = value[k if value.shape[0] > 1 else 0] if has_rows else value
+        row = value[k] if has_rows else value
         _assign(rec, buffer, (number, *index[1:]), row)
 
 

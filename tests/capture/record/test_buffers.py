@@ -468,6 +468,23 @@ def test_any_order_of_changes(seed: int) -> None:
     require_parity(net_of(of_any_order), instances, (1, 3))
 
 
+class Columns(Base):
+    """Places of a batch of one, each assigned what a batch of one gives."""
+
+    def forward(self, words: list[int]) -> Any:
+        found = torch.zeros(1, len(words), SIZE)
+        for t, word in enumerate(words):
+            found[:, t, :] = torch.tanh(self.table(torch.tensor([word])))
+        return found
+
+
+def test_what_a_batch_of_one_gives_is_assigned_as_it_is() -> None:
+    """Without a node that takes the only element."""
+    instances = [[1, 2, 3], [4, 5]]
+    graph = require_parity(seeded(Columns), instances, (1, 2)).prepare(instances).capture.graph
+    assert "excerpt" not in {graph.types[kind].op for kind in graph.node_type.tolist()}
+
+
 def test_without_gradients() -> None:
     """In `torch.inference_mode()`, where tensors keep no versions."""
     net = require_parity(net_of(of_a_table_of_paths), WORDS, (3,))
