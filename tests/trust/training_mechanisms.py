@@ -127,8 +127,8 @@ TRAINING = (
         "masks per node",
         "an instance has one mask",
         "edbc/capture/record/recorder.py",
-        "(self.instance << INSTANCE_BITS) + number, slot",
-        "self.instance << INSTANCE_BITS, slot",
+        "[(i << INSTANCE_BITS) + k for i, k in zip(",
+        "[i << INSTANCE_BITS for i, _ in zip(",
         (RANDOM + "::test_eager_s_distribution", RANDOM + "::test_values_and_gradients_given_the_numbers"),
     ),
     Mechanism(

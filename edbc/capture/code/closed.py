@@ -663,7 +663,8 @@ class _Reading:
         """The module to which it may be assigned: the function's own, or by (5) one inside it."""
         if self._leaves(base, names):
             return self.module
-        owner = self.module if self.self_name is not None and _is_named(base, self.self_name) else None
+        is_own = self.self_name is not None and _is_named(base, self.self_name)
+        owner = self.module if is_own and isinstance(self.module, nn.Module) else None  # or an object with a method
         for name in names[:-1]:
             owner = None if owner is None else owner._modules.get(name)
         is_state = owner is not None and self._is_state(owner, names[-1])
