@@ -311,10 +311,8 @@ def recorded(
                 if references(recorder)[0] != before[0]:
                     end_stand_ins(recorder, age)
     except BaseException:
-        for age in range(1 + OLDEST):
-            end_stand_ins(recorder, age)
-            if any(item is oldest for item in gc.get_objects(age)):  # what was made since is no older
-                break
+        is_young = any(item is oldest for item in gc.get_objects(0))  # and so is all that was made since
+        end_stand_ins(recorder, 0 if is_young else OLDEST)
         raise
     finally:
         end(recorder)

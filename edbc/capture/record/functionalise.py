@@ -448,12 +448,12 @@ def is_alone(rec: Recorder, name: Any) -> bool:
             sizes = rec.refs[place + 2 : end : 3]
             value -= sum(size_of(count, sizes) for count in program.counts)
             if value <= ref:
-                return is_copy and not others
+                return False
             continue
         entry = rec.table.entries[index]
         value -= len(entry.output_slots)
         if value <= ref:
-            return not others and (is_copy or has_own_memory(rec, entry))
+            return not others and has_own_memory(rec, entry)
         if others:
             end, place = place, place - entry.num_operands
             uses = sum(operand is ref for operand in rec.refs[place:end])
@@ -462,7 +462,7 @@ def is_alone(rec: Recorder, name: Any) -> bool:
             others -= uses
             if is_copy and not others:
                 return True
-    return is_copy and not others and len(rec.entries) <= MOST_SINCE
+    return False
 
 
 def _shows(whole: Showing, ref: int) -> bool:

@@ -327,8 +327,6 @@ class Showing:
             if shown.aliased:
                 return False
             shown = shown.whole
-        elif shown is not None and shown.is_own and sys.getrefcount(shown) <= _OWN:  # rows
-            shown = None
         if shown is not None and (type(shown) is not Value or not is_alone(shown.rec, shown)):
             return False
         self.value, self.refs = None, []
