@@ -126,7 +126,9 @@ class Record:
 Kind = Text | Choice | Integer | Number | AnyScalar | AnyValue | Nullable | ListOf | MapOf | Record
 
 TYPE_NAME = Text("a type name", r"[A-Za-z_][A-Za-z0-9_.]*", 200)
-METHOD_NAME = Text("a method's dotted name", longest=500)
+LONGEST_NAME = 500
+"""Characters of a dotted name, with the rows and columns of a block."""
+METHOD_NAME = Text("a method's dotted name", longest=LONGEST_NAME)
 VARIABLE = Text("a variable name", r"[A-Za-z_][A-Za-z0-9_]*", 200)
 CONFIG_NAME = Text("a name", r"[A-Za-z_][A-Za-z0-9_.-]*", 200)
 METRIC = Text("a metric name", r"[A-Za-z_][A-Za-z0-9_./ -]*", 200)
@@ -199,7 +201,7 @@ CELL = Record(
         "operations": ListOf(Text("an operation", r"[ -~]+", 4_000), 10_000, least=1, block=True),
         "batches": ListOf(ListOf(VARIABLE, 10_000, least=1), 10_000, block=True),
         "layout": ListOf(VARIABLE, 10_000),
-        "weights": ListOf(Text("a parameter's name", longest=500), 10_000),
+        "weights": ListOf(Text("a parameter's name", longest=LONGEST_NAME), 10_000),
         "copies": Integer(),
         "eager": ListOf(VARIABLE, 10_000),
     },

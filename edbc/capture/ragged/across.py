@@ -265,6 +265,8 @@ def _set_item(call: Call, target: Any) -> Any:
     numbers = torch.arange(len(target.refs))
     if isinstance(index, tuple) or index is None or index is Ellipsis or isinstance(index, Symbol):
         raise NotRagged
+    if isinstance(index, torch.Tensor) and index.ndim > 1:
+        raise NotRagged  # of elements
     chosen = numbers[index]
     if type(index) is int:
         value = value.unsqueeze(0)

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +41,7 @@ from edbc.capture.semantics.sizes import meant, sizes_read, without_dtypes
 from edbc.capture.standins.nests import TAKE_A_LIST, inside
 from edbc.capture.standins.standin import Slot, class_of, torch_dtype
 from edbc.errors import StaleError
+from edbc.plan.schema import LONGEST_NAME
 
 Ints = NDArray[np.int64]
 MAX_SITES = 16
@@ -63,7 +65,9 @@ class SharedRef(NamedTuple):
     views: tuple[Any, ...] = ()
 
     def __repr__(self) -> str:
-        return self.name + "".join(view.text for view in self.views)
+        """Such that plans take it, with rows and columns behind it: of a long text the end is a digest."""
+        text, most = self.name + "".join(view.text for view in self.views), LONGEST_NAME - 100
+        return text if len(text) <= most else f"{text[: most - 17]}#{sha256(text.encode()).hexdigest()[:16]}"
 
     @property
     def names(self) -> tuple[str, ...]:

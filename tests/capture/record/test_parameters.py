@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from helpers import bound, counts, graph_of, require_parity, seeded
+from helpers import bound, counts, graph_of, require_eager, require_parity, seeded
 from test_structures import SIZE, Base, words
 from torch import nn
 from torch.nn import functional as F
@@ -96,6 +97,26 @@ def test_functions_of_parameters_are_no_nodes() -> None:
     graph = graph_of(seeded(Model), words(3))
 
     assert not {"cat", "tanh", "stack"} & counts(graph).keys()
+
+
+class Evolving(Base):
+    """A matrix that is computed of others, one step after the other, as weights of a graph network over time."""
+
+    def forward(self, ids: list[int]) -> Any:
+        weight, h = self.join.left.weight, self.table.weight[ids[0]]
+        for _ in range(3 + ids[0] % 2):
+            update = torch.sigmoid(self.join.right.weight.matmul(weight) + self.start)
+            weight = (1 - update) * weight + update * torch.tanh(weight)
+            h = torch.tanh(weight @ h)
+        return h
+
+
+def test_plans_hold_what_is_computed_of_parameters_in_many_steps(tmp_path: Path) -> None:
+    """The text of it would be longer than a name may be; two of one beginning are two."""
+    model: Any = seeded(Evolving)
+    edbc.compile(model, words(8), force=True).plan.save(tmp_path / "plan.yaml")
+    net = edbc.compile(model, words(8), plan=tmp_path / "plan.yaml", force=True)
+    require_eager(net, words(12))
 
 
 CHANGES = {
