@@ -7,7 +7,7 @@ a call of `isinstance`, a read of the attribute `__class__`, a class pattern, or
 claim is made to those three and to nobody else; who is not recognised gets the truth, and with it `__torch_function__`.
 
 The classes that torch has kept from before dtypes (`torch.FloatTensor`) look into the object's memory too: asking
-whether a stand-in is one of them is refused.
+whether a stand-in is one of them is refused; it is no sparse one.
 
 What an instruction asks does not change, so a question asked again costs one look into a dictionary.
 """
@@ -56,7 +56,9 @@ def asks_for_class(frame: FrameType) -> bool:
     question = _known.get(key)
     if question is None:
         question = _known.add(key, _question(frame))
-    if question.loads and _has_old_class(_loaded(question.loads, frame)):
+    if question.loads and _has_old_class(classes := _loaded(question.loads, frame)):
+        if all(map(_is_sparse, classes if type(classes) is tuple else (classes,))):
+            return False
         raise UnsupportedError(
             f"{location_of(user_frame(start=frame))}: a recorded tensor was compared with a class such as "
             "torch.FloatTensor; ask for its dtype (x.dtype is torch.float32)"
@@ -122,6 +124,10 @@ def _loaded(loads: _Loads, frame: FrameType) -> Any:
         else:
             return None
     return stack[-1] if stack else None
+
+
+def _is_sparse(kind: Any) -> bool:
+    return type(kind) is _OLD_CLASS and kind.is_sparse
 
 
 def _has_old_class(classes: Any) -> bool:

@@ -151,6 +151,13 @@ def test_classes_from_before_dtypes_are_refused(classes: Any) -> None:
         captured(model(lambda h: h if isinstance(h, classes) else -h), [1])
 
 
+def test_what_is_recorded_is_not_sparse() -> None:
+    """Asked by a sparse class, or several, it is none of them."""
+    sparse = torch.sparse.FloatTensor, torch.sparse.LongTensor  # type: ignore[attr-defined]
+    require_parity(model(lambda h: h.to_dense() if isinstance(h, torch.sparse.FloatTensor) else h * 2), [1, 2])
+    require_parity(model(lambda h: h.to_dense() if isinstance(h, sparse) else h * 2), [1, 2])
+
+
 def while_it_changes(h: Any) -> Any:
     for classes in (torch.Tensor, torch.FloatTensor):
         isinstance(h, classes)
