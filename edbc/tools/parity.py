@@ -195,8 +195,8 @@ class Parity:
             for each in zip(results, *replayed[:2], strict=True):
                 self.add(*each)
             for known, (mine, double) in zip(reads.of_instance, replayed[2], strict=True):
-                numbers = floating(known), floating(known, mine), floating(known, double)
-                if numbers[0]:
+                numbers = floating(known, mine, double)
+                if numbers:
                     self.add(*({"numbers read": list(tensors)} for tensors in numbers))
         self.pins = eager.pins
 

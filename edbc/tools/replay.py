@@ -140,7 +140,7 @@ class Replay(TorchFunctionMode):
             self.seen.append(Replayed(tensor, None))
         if ours is None:
             return tensor
-        is_alike = ours.shape == tensor.shape and _kind(ours) == _kind(tensor)
+        is_alike = ours.shape == tensor.shape and (_kind(ours) == _kind(tensor) or _is_condition(ours, tensor))
         if not is_alike or user_location() != site:
             return tensor
         known = self._choices.get(id(tensor))
@@ -173,6 +173,11 @@ def _kind(tensor: torch.Tensor) -> tuple[bool, bool]:
     return tensor.is_floating_point(), tensor.dtype is torch.bool
 
 
+def _is_condition(ours: torch.Tensor, eager: torch.Tensor) -> bool:
+    """Whether truth values of eager's may be numbers here."""
+    return eager.dtype is torch.bool and bool(((ours == 0) | (ours == 1)).all())
+
+
 @dataclass
 class Decisions:
     """The comparison of the decisions of many mini-batches."""
@@ -192,7 +197,7 @@ class Decisions:
             self.reads += 1
             if ours.choice is not None:
                 self.closest = min(self.closest, ours.choice.closest)
-            if not torch.equal(ours.own, read.tensor.to(ours.own.device)):
+            if not torch.equal(ours.own, read.tensor.to(ours.own)):
                 self.different += 1
                 self.fault = self.fault or _fault(read.site, read.tensor, ours, exact, slack)
 
@@ -216,8 +221,9 @@ def _fault(site: str, taken: torch.Tensor, ours: Replayed, exact: Replayed, slac
     )
 
 
-def floating(reads: Sequence[Read], replay: Replay | None = None) -> list[torch.Tensor]:
-    """Definition (3): the numbers that were read, edbc's or those of a replay."""
-    tensors = [read.tensor for read in reads] if replay is None else [read.own for read in replay.seen]
-    pairs = zip(tensors, reads, strict=False)
-    return [x for x, read in pairs if x is not None and read.tensor is not None and read.tensor.is_floating_point()]
+def floating(reads: Sequence[Read], eager: Replay, reference: Replay) -> list[tuple[torch.Tensor, ...]]:
+    """Definition (3): the numbers that edbc read, those of a replay and of one in float64."""
+    paired = zip(reads, eager.seen, reference.seen, strict=False)
+    found = [(read.tensor, ours.own, exact.own) for read, ours, exact in paired
+             if read.tensor is not None and ours.own.is_floating_point()]  # fmt: skip
+    return [*zip(*found, strict=True)]

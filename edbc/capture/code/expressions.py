@@ -43,6 +43,8 @@ _NESTS = frozenset(
 _MAKES = frozenset("zeros ones full empty eye arange linspace zeros_like ones_like full_like".split())
 _PURE = frozenset("len int float bool min max abs range tuple isinstance round str".split())
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult, ast.Pow)
+ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+"""Comparisons that tensors answer by one."""
 _ATTRIBUTES = frozenset("T mT values indices shape dtype device ndim".split())
 _LOOK_UPS = (nn.Embedding, nn.EmbeddingBag)
 _FRESH = (nn.Linear, nn.Bilinear, _ConvNd, _NormBase, nn.LayerNorm, nn.GroupNorm)
@@ -116,8 +118,7 @@ class Expressions:
         if isinstance(node, ast.UnaryOp):
             return isinstance(node.op, ast.USub) and self.is_operation(node.operand)
         if isinstance(node, ast.Compare):
-            ordered = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-            return all(isinstance(op, ordered) for op in node.ops) and self.is_operation(node.left)
+            return all(isinstance(op, ORDERED) for op in node.ops) and self.is_operation(node.left)
         if isinstance(node, ast.Subscript):
             return self.is_operation(node.value) and self.stays(node.slice)
         return isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES and self.is_operation(node.value)

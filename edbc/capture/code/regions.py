@@ -12,8 +12,9 @@ Definitions.
 (2) A *leaf* is any other expression below an operation: a variable, a look-up (`self.words(...)`), an item of a list, a
     call of anything else. Leaves are the arguments of a region, evaluated in their order.
 (3) A region is the operations of consecutive statements of one block, assignments to variables and at most one other
-    statement behind them that uses the last result first (`return`, `states.append(...)`). Its results are the
-    variables that are read anywhere else, and what the last statement uses.
+    statement behind them that uses the last result first (`return`, `states.append(...)`), or branches on it (`if total
+    >= 1:`), which is read then. Its results are the variables that are read anywhere else, and what the last statement
+    uses.
 (4) A *helper* is a function outside of classes that methods, or other helpers, call by its name, and that is no
     operation there. Its regions are methods too: of the first module that it is given, `own`, or of the model where it
     is given none. What stands in their place asks for the method, as a function may be given anything, and runs the
@@ -40,7 +41,7 @@ from torch import nn
 
 from edbc.base.notebook import shown_name
 from edbc.capture.code.closed import Closed, definition_of, methods_of, nodes_of
-from edbc.capture.code.expressions import LEAST, Expressions
+from edbc.capture.code.expressions import LEAST, ORDERED, Expressions
 from edbc.capture.code.rebind import is_users
 from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
 from edbc.capture.ragged.symbols import COLUMN, COLUMNS, column, columns
@@ -267,6 +268,9 @@ class _Form:
         return True
 
     def _add(self, unit: _Unit) -> None:
+        if isinstance(unit.statement, ast.If):
+            self.results = [self._condition(unit.statement.test)]
+            return
         if unit.is_last:
             self.results = [self.inside(part) for part in unit.parts]
             return
@@ -274,6 +278,17 @@ class _Form:
         made.value = self.inside(unit.parts[0])  # type: ignore[attr-defined]
         self.body.append(made)
         self.assigned += [name for name in unit.names if name not in self.assigned]
+
+    def _condition(self, test: ast.expr) -> ast.expr:
+        """A comparison of what the region has computed, as a number, of which native code makes a result."""
+        made, sure = copy.copy(test), self.sure
+        assert isinstance(made, ast.Compare)
+        is_own = isinstance(made.left, ast.Name) and made.left.id in self.assigned
+        made.left, made.comparators = self.inside(made.left), [*map(self.inside, made.comparators)]
+        if not is_own and self.sure == sure:
+            raise _Conflict
+        self.operations += 1
+        return ast.copy_location(ast.BinOp(made, ast.Mult(), ast.copy_location(ast.Constant(1.0), test)), test)
 
     def inside(self, node: ast.expr) -> ast.expr:
         """An expression as the region has it: leaves become parameters."""
@@ -351,7 +366,8 @@ class _Draft(NamedTuple):
 
     name: str | None
     units: list[_Unit]
-    form: _Form
+    form: _Form | None
+    """None of a condition alone, whose variables another region has computed."""
     results: list[ast.expr]
 
 
@@ -419,6 +435,8 @@ class _Outliner(Expressions):
             if unit.is_last or self._in_try:
                 made += self._flush(run)
                 run = []
+                if isinstance(made[-1], ast.If):
+                    self._without_region(made[-1])
         return made + self._flush(run)
 
     def _unit(self, statement: ast.stmt) -> _Unit | None:
@@ -433,6 +451,8 @@ class _Outliner(Expressions):
             if are_variables and (self.is_operation(value) or isinstance(value, ast.Tuple)):
                 return _Unit(statement, [value], list(map(str, names)), False)
             return _Unit(statement, [value], [], True) if self.is_operation(value) else None
+        if isinstance(statement, ast.If):
+            return _Unit(statement, [statement.test], [], True) if self._is_condition(statement.test) else None
         if isinstance(statement, ast.Return) and statement.value is not None:
             return self._last(statement, statement.value)
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Yield) and statement.value.value:
@@ -455,6 +475,15 @@ class _Outliner(Expressions):
         if not parts or not all(isinstance(item, ast.Name | ast.Constant) for item in rest):
             return None
         return _Unit(statement, parts, [], True)
+
+    def _is_condition(self, test: ast.expr) -> bool:
+        """Whether something is compared with what stays, for which a region gets no number from outside."""
+        if not isinstance(test, ast.Compare) or not all(isinstance(op, ORDERED) for op in test.ops):
+            return False
+        return all(map(self._stays, test.comparators))
+
+    def _stays(self, node: ast.expr) -> bool:
+        return self.stays(node) or (isinstance(node, ast.BinOp) and self._stays(node.left) and self._stays(node.right))
 
     def _has_operation(self, node: ast.expr) -> bool:
         items = node.elts if isinstance(node, ast.Tuple) else [node]
@@ -484,15 +513,14 @@ class _Outliner(Expressions):
     def _draft(self, name: str | None, units: list[_Unit]) -> _Draft:
         """What is noted of a region before anything is put in its place; without a name where it is none."""
         form = self._formed(units)
-        assert form is not None
-        results = self._results(units, form)
-        if name is None or not results or not self._is_worth(form):
+        results = [] if form is None else self._results(units, form)
+        if name is None or form is None or not results or not self._is_worth(form):
             return _Draft(None, units, form, results)
         self._note(name, form, results, units)
         return _Draft(name, units, form, results)
 
     def _emitted(self, draft: _Draft, within: dict[int, ast.expr]) -> list[ast.stmt]:
-        if draft.name is None or draft.name not in self._chosen:
+        if draft.form is None or draft.name is None or draft.name not in self._chosen:
             return [_Replaced(within).visit(unit.statement) for unit in draft.units]
         leaves = [within.get(id(leaf), leaf) for _, leaf in draft.form.leaves]
         own = ast.Name(self._self, ast.Load())

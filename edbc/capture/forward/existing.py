@@ -68,7 +68,7 @@ class Existing(Sequence[torch.Tensor]):
 
 
 def _node(rec: Recorder, ref: int) -> tuple[Entry | None, Sequence[int]]:
-    """Of the last nodes the one that a value of one output is, with its operands."""
+    """Of the last nodes the one that computes a value, with its operands."""
     value, end = rec.next_value, len(rec.refs)
     for number in islice(reversed(rec.entries), _NEAR):
         if number < 0:  # a run
@@ -76,7 +76,7 @@ def _node(rec: Recorder, ref: int) -> tuple[Entry | None, Sequence[int]]:
         entry = rec.table.entries[number]
         value, begin = value - len(entry.output_slots), end - entry.num_operands
         if value <= ref:
-            return (entry, rec.refs[begin:end]) if len(entry.output_slots) == 1 else (None, ())
+            return entry, rec.refs[begin:end]
         end = begin
     return None, ()
 

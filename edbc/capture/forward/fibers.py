@@ -271,7 +271,7 @@ class Fibers:
         Raises what forward raises; no fiber is left then, the others' `finally` blocks have run.
         """
         rec, hub = self.recorder, self.greenlet.getcurrent()
-        rec.reading, rec.note_unread, rec.made = self.reader(), self.note_unread, []
+        rec.reading, rec.note_unread, rec.made = self.reader(hub.switch), self.note_unread, []
 
         def run_one(instance: Any) -> Any:
             results = [forward(instance)]
@@ -393,10 +393,10 @@ class Fibers:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
-    def reader(self) -> Callable[..., Any]:
+    def reader(self, suspend: Callable[[], Any]) -> Callable[..., Any]:
         """What gives the tensor that a stand-in stands for, once it exists; where it is of one element, that
         `as_number`, which is told where its class is known to be of one; a vector as a list where `as_number` is LIST,
-        and it stands on the host. `place` is that of an integer that was not read yet.
+        and it stands on the host. `place` is that of an integer that was not read yet. `suspend` lets others go on.
 
         A function of what stays in a mini-batch: looking that up took as long as reading.
         """
@@ -427,7 +427,11 @@ class Fibers:
                         else:
                             noted[place] = noted[place][0], one, 0, ()
                         return found if as_number else one[0]
-                self._wait(fiber, value)
+                fiber.wanted = value
+                if rec.takes_locks or not noted:
+                    self._look_for_locks(fiber)
+                suspend()
+                fiber.wanted = None
             number = before_first - value.ref
             rows: Any = constants.get(sources[number])
             index, views = indices[number], value.slot.views
@@ -469,16 +473,12 @@ class Fibers:
         fiber.noted.append((site.where, (), -1, ()))
         return len(fiber.noted) - 1, site
 
-    def _wait(self, fiber: Fiber, value: Value) -> None:
-        """Suspend the instance that runs until a value is computed."""
+    def _look_for_locks(self, fiber: Fiber) -> None:
+        """Note whether an instance holds a lock where it is about to wait."""
         rec = self.recorder
-        fiber.wanted = value
-        if not rec.takes_locks and not fiber.noted:
-            rec.takes_locks = takes_locks(_getframe(2), self.outermost)
+        rec.takes_locks = rec.takes_locks or takes_locks(_getframe(2), self.outermost)
         if rec.takes_locks:
             fiber.holds_lock = holds_lock(_getframe(2), self.outermost)
-        fiber.greenlet.parent.switch()
-        fiber.wanted = None
 
     def _refuse_reader(self) -> NoReturn:
         """End an instance of a mini-batch that has ended, or tell somebody else that it may not read."""

@@ -885,7 +885,7 @@ class Recorder:
 
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
-        value = self._constant((repr(number), dtype), lambda: torch.tensor(number, dtype=dtype))
+        value = self._constant((repr(number), dtype), lambda: torch.scalar_tensor(number, dtype=dtype))
         if self.ragged:
             self.remade[value.ref] = Number(number, dtype)
         return value
@@ -1261,7 +1261,8 @@ class Recorder:
 
     def _part(self, whole: Value, known: Excerpts, offset: int) -> Value:
         if known.entry is None:
-            return value_of(self, whole.ref, self.table.slot(whole.slot.base))
+            slot = whole.slot
+            return value_of(self, whole.ref, self.table.slot(slot.base) if slot.views else slot)
         key = whole.ref, known.entry.index, offset
         taken = self.parts.get(key)
         if taken is not None and self.flows:

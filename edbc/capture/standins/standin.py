@@ -337,15 +337,11 @@ class Symbol:
         refuse("torch.tensor, or what else copies memory, was given a recorded tensor, which has none",
                "use x.detach().clone(), or torch.stack of several")  # fmt: skip
 
-    _as_bool, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
+    __bool__, __int__ = _reading_number("__bool__", bool), _reading_number("__int__", int)
     __float__ = _reading_number("__float__", float)
     __index__, __complex__, __array__ = _reading("__index__"), _reading("__complex__"), _reading("__array__")
     is_nonzero = _reading("is_nonzero")
     __contains__, equal, allclose = _reading("__contains__"), _reading("equal"), _reading("allclose")
-
-    def __bool__(self) -> bool:
-        found = presumed(self.rec, self, sys._getframe(1)) if type(self) is Value else None
-        return self._as_bool() if found is None else found
 
     def _waits(self) -> bool:
         """Whether what is read of it may be looked at later: its numbers are not there yet."""
@@ -666,6 +662,18 @@ class Value(Symbol):
         if rec.made is not None:
             rec.made.append(value)
         return value
+
+    def __bool__(self) -> bool:
+        rec, frame = self.rec, sys._getframe(1)
+        site = rec.read_sites.get((id(frame.f_code), frame.f_lasti))
+        if site is None or not site.branches:
+            holds = presumed(rec, self, frame, site)
+            if holds is not None:
+                return holds
+        if rec.reading is None:
+            return Symbol.__bool__(self)
+        found = rec.reading(self, True, -1, site)
+        return found if type(found) is bool else bool(found)
 
     def __radd__(self, other: Any) -> Any:
         if type(other) is int and other == 0 and self.slot.floats and self.rec.flows and self.rec.books is None:

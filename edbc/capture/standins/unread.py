@@ -60,6 +60,8 @@ class Site:
     """Kept, as its identity is what the place is found by."""
     at_once: bool = False
     """Whether it reads where it stands."""
+    branches: bool = False
+    """Whether it is known to be a condition, and no check."""
 
 
 class DoesNotHold(UnsupportedError):
@@ -222,11 +224,14 @@ class Checked(Returned):
         )
 
 
-def presumed(rec: Recorder, value: Value, frame: FrameType) -> bool | None:
-    """What a condition that a frame asks for must be; None where it is no check, or is to be read."""
+def presumed(rec: Recorder, value: Value, frame: FrameType, site: Site | None) -> bool | None:
+    """What a condition that a frame asks for, at a site that may be known, must be; None where it is no check, or is to
+    be read."""
     if value.ref < 0 or rec.books is not None or rec.in_cell or rec.in_fragment or not rec.tracer.presumes:
         return None
     holds = _way_on(frame.f_code, frame.f_lasti)
+    if site is not None:
+        site.branches = holds is None
     if holds is None or len(rec.unread) > MOST_CHECKS:
         return None
     check = later(Check, rec, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import inspect
 import itertools
 import re
 import sys
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from edbc.capture.code.closed import Closed, definition_of, methods_of
 from edbc.capture.code.regions import Region, Regions, compiled_like
 from edbc.plan.writer import plan_text
+from edbc.run.session import Stats
 from edbc.tools.cli.main import main
 from edbc.tools.compile.compiler import compile_model
 from edbc.tools.explain.foundcells import cell_notes
@@ -218,6 +220,69 @@ def test_regions_are_cells() -> None:
     [cell] = [t for t in net.plan.types if t.signature.startswith("cell ")]
     assert cell.signature == "cell forward:1(f32[4], f32[4]) -> f32[4]"
     assert net.run([[1, 2, 3, 4]])[1].whole[0].graph.num_nodes == 4
+
+
+class Halting(Base):
+    """Goes on until a number is large, as each word has it; `else` computes, too."""
+
+    def forward(self, words: list[int]) -> Tensor:
+        h, total = torch.zeros(SIZE), torch.zeros(1)
+        for word in words:
+            h = torch.tanh(self.step(h) + self.words(torch.tensor(word)))
+            total = total + h.sum(0, keepdim=True)
+            if total > 1 - SCALE:
+                h = torch.relu(self.step(h) * 2)
+                total = torch.zeros(1)
+            elif (h * h).sum() >= 2:
+                break
+            else:
+                h = torch.sigmoid(self.step(h)) - h
+        return h
+
+
+def test_what_is_computed_for_a_condition_is_one_node() -> None:
+    """With the comparison, a number in the cell, whose truth is read; what it decides has regions of its own."""
+    model = seeded(Halting)
+    sentences = [[i % 9 for i in range(first, first + length)] for first in range(8) for length in (1, 4, 9)]
+    net = bound(model, sentences, cells="auto")
+    by_name = {f"forward:{number}" for number in range(1, 5)}
+
+    assert set(net.view.automatic) == by_name
+    assert not any(t.signature.startswith("torch.") for t in net.plan.types)
+    for size in (1, 7, 24):
+        for got, expected in zip(net(sentences[:size]), map(model, sentences[:size]), strict=True):
+            torch.testing.assert_close(got, expected)
+    stats = Stats()
+    net.run(sentences, stats)
+    assert set(stats.reads) == {f"test_regions.py:{line}" for line in lines_of(Halting, "if total", "elif")}
+
+
+def lines_of(kind: type, *starts: str) -> list[int]:
+    """The lines of a class that begin so."""
+    lines, first = inspect.getsourcelines(kind)
+    return [first + i for i, line in enumerate(lines) if line.strip().startswith(starts)]
+
+
+def test_a_condition_asks_for_nothing_new() -> None:
+    """What is compared with a number that forward has would be a type per number; what no region computes is none."""
+
+    class Asked(Base):
+        def forward(self, words: list[int], best: float) -> Tensor:
+            h = torch.tanh(self.step(self.bias) + 1)
+            if h.sum() > best:
+                return h
+            if len(words) > 2:
+                return h * 2
+            n = h.dim()
+            if n > 3:
+                return h
+            return h * 3
+
+    assert all("best" not in str(region) and ">" not in str(region) for region in texts_of(Asked()))
+
+
+def texts_of(model: nn.Module) -> list[str]:
+    return [ast.unparse(region.function.__dict__["_edbc_definition"]) for region in regions_of(model).values()]
 
 
 class OfTheInstance(Base):
@@ -516,7 +581,7 @@ class Writer:
         self.lines.append("    " * indent + text)
 
     def statement(self, indent: int) -> None:
-        kind = self.random.randrange(14)
+        kind = self.random.randrange(15)
         names = self.random.choice("abc")
         if kind < 6:
             self.put(indent, f"{names} = {self.tensor(3)}")
@@ -536,6 +601,11 @@ class Writer:
             self.put(indent + 1, f"{names} = {self.tensor(2)} + self.fails(n, log)")
             self.put(indent, "except KeyError:")
             self.put(indent + 1, f"c = {self.tensor(2)}")
+        elif kind == 14 and indent < 4:
+            self.put(indent, f"m = ({self.tensor(2)}).sum()")
+            for test in ("if m > 0.5:", f"elif ({self.tensor(1)}).sum() <= 2 * SIZE:", "else:"):
+                self.put(indent, test)
+                self.block(indent + 1, self.random.randint(1, 2))
         elif kind == 11:
             self.put(indent, f"{names} = self.note({self.tensor(2)}, log)")
         elif kind == 12:
@@ -571,7 +641,7 @@ class Writer:
 HEAD = """\
 import torch
 from torch import nn
-from test_regions import Base
+from test_regions import SIZE, Base
 
 class Model(Base):
     def fails(self, n, log):
