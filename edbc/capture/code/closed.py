@@ -101,6 +101,7 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.GeneratorExp, ast.comprehension, ast.Lambda, ast.arguments, ast.arg, ast.expr_context, ast.operator,
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DECORATORS = frozenset(("property", "staticmethod", "torch.jit.script"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
@@ -516,6 +517,8 @@ class _Reading:
             *(n.id for n in nodes_of(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
             *(n.name for n in nodes_of(self.definition) if isinstance(n, ast.FunctionDef) and n is not self.definition),
         } - {self.self_name}
+        self.bound: list[str] = []
+        """Variables of the comprehensions and lambdas around what is visited."""
 
     def refuse(self, node: ast.AST, reason: str) -> None:
         """Raise _Open at a node's line."""
@@ -531,7 +534,7 @@ class _Reading:
         for default in (*(self.function.__defaults__ or ()), *(self.function.__kwdefaults__ or {}).values()):
             if not _is_fixed(default):
                 self.refuse(self.definition, f"an argument's default is a {type(default).__name__}, which may change")
-        for statement in self.definition.body:
+        for statement in self._going_on(self.definition.body):
             self.visit(statement)
 
     def may_change_nests(self) -> bool:
@@ -562,9 +565,18 @@ class _Reading:
             self.visit(node.args[0])
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
-        elif isinstance(node, ast.If):
-            for part in (node.test, *self._going_on(node.body), *self._going_on(node.orelse)):
+        elif isinstance(node, ast.If | ast.IfExp):
+            told, parts = self._told(node.test), [node.test]
+            for branch, of in ((node.body, True), (node.orelse, False)):
+                if told in (None, of):
+                    parts += self._going_on(branch) if isinstance(branch, list) else [branch]
+            for part in parts:
                 self.visit(part)
+        elif isinstance(node, ast.Lambda):
+            self.visit(node.args)
+            self._visit_bound([arg.arg for arg in ast.walk(node.args) if isinstance(arg, ast.arg)], [node.body])
+        elif isinstance(node, _COMPREHENSIONS):
+            self._comprehension(node)
         elif isinstance(node, ast.FunctionDef):
             if node.decorator_list or any(x.arg == self.self_name for x in ast.walk(node) if isinstance(x, ast.arg)):
                 self.refuse(node, f"{node.name} is decorated, or has an argument {self.self_name}")
@@ -579,8 +591,42 @@ class _Reading:
             for child in ast.iter_child_nodes(node):
                 self.visit(child)
 
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        first, *_ = node.generators
+        self.visit(first.iter)  # outside of what is bound
+        parts: list[ast.expr] = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        names = []
+        for of in node.generators:
+            names += [part.id for part in ast.walk(of.target) if isinstance(part, ast.Name)]
+            parts += [of.target, *of.ifs, *([] if of is first else [of.iter])]
+        self._visit_bound(names, parts)
+
+    def _visit_bound(self, names: list[str], parts: Sequence[ast.AST]) -> None:
+        """Parts of an expression in which names are variables, whatever else is called so."""
+        self.bound += names
+        for part in parts:
+            self.visit(part)
+        del self.bound[len(self.bound) - len(names) :]
+
+    def _told(self, test: ast.expr) -> bool | None:
+        """What a test gives while its module stays in the mode that it is in; None where more than that decides."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            told = self._told(test.operand)
+            return None if told is None else not told
+        if isinstance(test, ast.BoolOp):
+            decides = isinstance(test.op, ast.Or)
+            return decides if decides in map(self._told, test.values) else None
+        is_mode = isinstance(test, ast.Attribute) and test.attr == "training" and isinstance(self.module, nn.Module)
+        return vars(self.module).get("training") if is_mode and _is_named(test.value, self.self_name) else None
+
     def _going_on(self, block: list[ast.stmt]) -> list[ast.stmt]:
-        """A block's statements; of one that ends the program (`print(...)`, then `exit()`) what else it does."""
+        """The statements of a block that may run: none behind `if not self.training: return x` of a module that does
+        not train; of a block that ends the program (`print(...)`, then `exit()`) what else it does."""
+        for number, part in enumerate(block):
+            if isinstance(part, ast.If) and (told := self._told(part.test)) is not None:
+                taken = part.body if told else part.orelse
+                if taken and isinstance(taken[-1], ast.Return):
+                    return block[: number + 1]
         if not block or not self._is_call_of(block[-1], "exit", "quit"):
             return block
         return [part for part in block if not self._is_call_of(part, "print", "exit", "quit")]
@@ -594,7 +640,7 @@ class _Reading:
         if node.id == self.self_name:
             self.refuse(node, f"{node.id} itself is passed on, or assigned")
         code = self.function.__code__
-        is_variable = node.id in code.co_varnames or node.id in code.co_cellvars
+        is_variable = node.id in (*self.bound, *code.co_varnames, *code.co_cellvars)
         if node.id not in self.local or not (is_variable or node.id not in self.function.__globals__):
             self._chain(node, node.id, ())
 
