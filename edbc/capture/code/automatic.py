@@ -245,12 +245,19 @@ class Trial(NamedTuple):
 
 
 def choose(
-    found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf
-) -> tuple[list[Candidate], Trial]:
+    found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf,
+    by_rows: bool = False,
+) -> tuple[list[Candidate], Trial]:  # fmt: skip
     """Definition (3): the candidates that are cells, in their order, and what the sample costs with them. `attempt`
-    records the sample. Where it costs more than is `enough`, the first that saves less than a tenth is the last."""
+    records the sample. Where it costs more than is `enough`, the first that saves less than a tenth is the last.
+
+    A cell of several types is one for each size, and hides the rows that are in it, and cells around it hid it: where
+    there are to be rows (`by_rows`) all such go first, level by level, if it costs less without any."""
     by_name = {candidate.name: candidate for candidate in found}
-    best = attempt(frozenset(by_name))
+    best = trial = attempt(frozenset(by_name))
+    while by_rows and (hiding := {name for name, types in trial.used.items() if types > 1}):
+        trial = attempt(trial.names - hiding)
+        best = min(best, trial, key=lambda of: of.cost)
     kept: set[tuple[type, str]] = set()
     is_told = False  # that some of those without nodes cost something
     for _ in range(MOST_TRIED):
