@@ -438,10 +438,10 @@ def shared(result: Any, given: Iterable[Any]) -> Any:
         for item in given:
             if type(item) is list or type(item) is tuple:
                 shared(None, item)
+            elif type(item) is Ragged:
+                item.show()
             elif isinstance(item, Symbol) and item.is_own:
                 item.is_own = False  # type: ignore[misc]
-            elif isinstance(item, Symbol) and item.taken is not None:
-                item.taken = None  # type: ignore[misc]
     return result
 
 
@@ -796,7 +796,7 @@ class _Keeping:
                 raise CannotKeep
             source = self.result(register)
             self.zeros |= {source} if source >= 0 and item.refs.start in self.rec.zeros else set()
-            return Rows(source, item.row, item.at, item.is_own and source >= 0)
+            return Rows(source, item.row, item.at, item.is_own and item.of is None and source >= 0)
         if kind is Value:
             register = self.values.get(item.ref)
             if register is None:

@@ -296,6 +296,9 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     if result is first or (name_of in _PASS_ON and _is_same(result, first)):  # another object where a call is known
         return first
     is_new = _computes(name_of) or name_of in _PASS_ON or (name_of == "einsum" and len(args) > 2)
+    if _RULES.get(name_of) is views.permuted and type(first) is Ragged and first.is_own and _is_same(result, first):
+        first.show(result)
+        return result
     if not is_new and not (name_of == "getitem" and not rules.is_constant_index(args[1])):
         return shared(result, (*args, *kwargs.values()))
     for item in result if isinstance(result, tuple) else (result,):

@@ -28,6 +28,7 @@ rows belong to instances until the schedule joins them, so sizes may be anything
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,7 +166,7 @@ class Drawn(NamedTuple):
 class Ragged(Lazy):
     """Definition (1)."""
 
-    __slots__ = ("at", "is_own", "rec", "refs", "row", "taken")
+    __slots__ = ("__weakref__", "at", "is_own", "of", "rec", "refs", "row", "seen", "taken")
 
     def __init__(self, rec: Recorder, refs: range, row: Slot, at: int = 0):
         self.rec = rec
@@ -176,6 +177,9 @@ class Ragged(Lazy):
         self.at = at
         self.whole = None
         self.is_own, self.taken = False, None
+        self.of: Ragged | None = None
+        self.seen: weakref.ref[Ragged] | None = None
+        """What shows all of it, along another dimension, and may change."""
 
     @property
     def shape(self) -> torch.Size:
@@ -247,6 +251,8 @@ class Ragged(Lazy):
 
     def _of(self, ref: int) -> Value:
         rec, taken = self.rec, self.taken
+        if self.seen is not None:
+            self.show()
         if rec.keeping:
             self.is_own, self.taken = False, None
         elif taken is not None:
@@ -297,9 +303,19 @@ class Ragged(Lazy):
         """Show other rows from now on."""
         self.refs, self.row, self.at, self.whole, self.taken = other.refs, other.row, other.at, None, None
 
+    def show(self, view: Ragged | None = None) -> None:
+        """Others show the memory from now on: a view of all of it, which may change both, or who knows what."""
+        seen = None if self.seen is None else self.seen()
+        if seen is not None:
+            seen.show()
+        if view is not None and self.is_own:
+            view.is_own, view.of, self.seen = True, self, weakref.ref(view)
+        self.is_own, self.taken = False, None
+
     def without_gradient(self) -> Ragged:
         """The same rows, seen such that no gradient passes."""
-        rec, self.is_own, self.taken = self.rec, False, None
+        rec = self.rec
+        self.show()
         seen: Value = rec.without_gradient(value_of(rec, PLACE, self.row))
         return Ragged(rec, self.refs, seen.slot, self.at)
 
@@ -330,7 +346,10 @@ def changed_rows(target: Any, compute: Callable[[], Any]) -> Any:
     new = compute()
     if not target.is_as(new):
         raise NotRagged
-    target.become(new)
+    name: Any = target
+    while name is not None:
+        name.become(new if name is target else new.like_at(name.at))
+        name = name.of
     target.is_own = True  # as before: what was computed of it may have shown it
     return target
 

@@ -733,7 +733,8 @@ def _by_rows(index: tuple[Any, ...]) -> tuple[Any, ...] | None:
 def assigns_rows(rec: Recorder, rows: Ragged, index: Any, value: Any) -> bool:
     """`rows[index] = value` where that makes a buffer of these: nobody else shows their memory, by ranges and integers.
     False where it is for the books, or for who keeps what is recorded."""
-    if rows.at or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows or len(rows.refs) > MOST_ROWS:
+    is_view = rows.at or rows.of is not None
+    if is_view or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows or len(rows.refs) > MOST_ROWS:
         return False
     index = as_python_has_it(index)
     by_rows = _by_rows(index if type(index) is tuple else (index,))

@@ -258,6 +258,8 @@ class Symbol:
     """Whether eager code has the tensor at once, of the instance alone."""
     is_own = False
     """Whether it is memory of its own in eager, which no other object shows, as far as that is known without books."""
+    of: Any = None
+    """What was memory of its own before this one showed all of it, and changes with it."""
     taken: list[int] | None = None
     """Refs of the rows by which others show it, where it is memory of its own but for these."""
 

@@ -143,9 +143,31 @@ def of_joined_rows(net: Net, ids: torch.Tensor) -> Any:
     return net.out(h).sum(0), net.out(words), net.out(taken)
 
 
+def through_a_turned_view(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    turned = h.t()
+    turned *= torch.arange(1.0, HIDDEN + 1).unsqueeze(-1)
+    return net.out(h) + turned.sum(), turned
+
+
+def through_a_view_of_a_view(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids)).unsqueeze(0) * 1.0
+    turned = h.transpose(1, 2)
+    back = turned.transpose(1, 2)
+    back += net.words(ids)
+    back *= 2.0
+    return net.out(h), turned.sum(2), back.sum(1)
+
+
+def turned_by_an_argument(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    return net.inner(h.t()).sum(1) * net.out(h).sum()
+
+
 ALONE = [of_layer, of_look_up, of_item, of_scores, of_scores_of_rows_that_change,
          of_rows_that_scores_were_made_of, of_copies, of_a_convolution, of_functions, held_twice,
-         of_an_argument_of_a_module, of_what_gives_the_same, of_joined_rows]  # fmt: skip
+         of_an_argument_of_a_module, of_what_gives_the_same, of_joined_rows, through_a_turned_view,
+         through_a_view_of_a_view, turned_by_an_argument]  # fmt: skip
 
 
 def under_two_names(net: Net, ids: torch.Tensor) -> Any:
@@ -233,8 +255,53 @@ def with_zeros(net: Net, ids: torch.Tensor) -> Any:
     return net.out(h), other
 
 
+def turned_twice(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    turned, other = h.t(), h.t()
+    turned += 1.0
+    return net.out(h), other.sum(1)
+
+
+def turned_before_the_whole_changes(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    turned = h.t()
+    h += 1.0
+    return net.out(h), turned.sum(1)
+
+
+def turned_beside_a_row(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    turned, row = h.t(), h[0]
+    turned *= 2.0
+    return net.out(h), row
+
+
+def turned_beside_a_part_of_its_own(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    turned = h.t()
+    part = turned[:2]
+    turned *= 2.0
+    return net.out(h), part.sum(1)
+
+
+def turned_and_assigned_by_rows(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids)).t() * 1.0
+    turned = h.t()
+    turned[0] = turned[0] * 3.0
+    return net.out(turned), h.sum(1)
+
+
+def turned_and_copied(net: Net, ids: torch.Tensor) -> Any:
+    h = net.up(net.words(ids))
+    copy = h.t().contiguous()
+    copy *= 2.0
+    return net.out(h), copy.sum(1)
+
+
 SHARED = [under_two_names, of_dropout, in_a_list, of_an_argument, with_a_view, with_a_row, with_a_part,
-          with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast, with_zeros]  # fmt: skip
+          with_a_view_of_a_function, with_scores_seen_otherwise, of_a_cast, with_zeros, turned_twice,
+          turned_before_the_whole_changes, turned_beside_a_row, turned_beside_a_part_of_its_own,
+          turned_and_assigned_by_rows, turned_and_copied]  # fmt: skip
 
 
 def positions_of_a_batch(net: Net, ids: torch.Tensor) -> Any:
