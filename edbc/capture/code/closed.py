@@ -566,7 +566,8 @@ class _Reading:
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
         elif isinstance(node, ast.If | ast.IfExp):
-            told, parts = self._told(node.test), [node.test]
+            told = self._told(node.test)
+            parts: list[ast.AST] = [node.test]
             for branch, of in ((node.body, True), (node.orelse, False)):
                 if told in (None, of):
                     parts += self._going_on(branch) if isinstance(branch, list) else [branch]
@@ -616,8 +617,11 @@ class _Reading:
         if isinstance(test, ast.BoolOp):
             decides = isinstance(test.op, ast.Or)
             return decides if decides in map(self._told, test.values) else None
-        is_mode = isinstance(test, ast.Attribute) and test.attr == "training" and isinstance(self.module, nn.Module)
-        return vars(self.module).get("training") if is_mode and _is_named(test.value, self.self_name) else None
+        is_mode = isinstance(test, ast.Attribute) and test.attr == "training" and self._is_self(test.value)
+        return self.module.training if is_mode and isinstance(self.module, nn.Module) else None
+
+    def _is_self(self, node: ast.AST) -> bool:
+        return self.self_name is not None and _is_named(node, self.self_name)
 
     def _going_on(self, block: list[ast.stmt]) -> list[ast.stmt]:
         """The statements of a block that may run: none behind `if not self.training: return x` of a module that does
@@ -653,7 +657,7 @@ class _Reading:
             self.closed.left |= {node.attr} - self.closed.caches
             self.closed.kept.add((id(owner), node.attr))
             return
-        if isinstance(base, ast.Name) and base.id == self.self_name:
+        if self._is_self(base):
             assert self.module is not None
             if self._has_assigned(names[0], node.lineno):
                 self._of_unknown(node, names[1:])
@@ -709,8 +713,9 @@ class _Reading:
         """The module to which it may be assigned: the function's own, or by (5) one inside it."""
         if self._leaves(base, names):
             return self.module
-        is_own = self.self_name is not None and _is_named(base, self.self_name)
-        owner = self.module if is_own and isinstance(self.module, nn.Module) else None  # or an object with a method
+        owner = (
+            self.module if self._is_self(base) and isinstance(self.module, nn.Module) else None
+        )  # or an object with a method
         for name in names[:-1]:
             owner = None if owner is None else owner._modules.get(name)
         is_state = owner is not None and self._is_state(owner, names[-1])
