@@ -37,6 +37,10 @@ Definitions.
     or of one inside it, and reads them anywhere (`self.h = zeros; ...; self.h = self.cell(x, self.h)`). Whoever calls
     it takes such attributes off the modules before, so that what would read an earlier instance's is seen
     (`alike.alike`).
+(6) A closed function may *make* objects of a class of the user's (a stack, a solver, a hypothesis), whose methods are
+    closed but for attributes of their own object that they assign: nobody else has it before. So may the function that
+    made it. An object of such a class that the model holds, or an instance, is another matter: methods that assign
+    its attributes are open there.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`code.automatic`).
@@ -49,6 +53,7 @@ from __future__ import annotations
 import ast
 import builtins
 import collections
+import dataclasses
 import dis
 import functools
 import inspect
@@ -59,7 +64,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
 from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -102,11 +107,15 @@ _ALLOWED: tuple[type[ast.AST], ...] = (
     ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_GENERATES = (ast.Yield, ast.YieldFrom)
+"""Of a generator, which is no cell: what it gives comes while others run."""
 _DECORATORS = frozenset(("property", "staticmethod", "torch.jit.script"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, torch.Tensor, torch.FloatTensor,
     torch.LongTensor, torch.sparse.FloatTensor, torch.Size,  # type: ignore[attr-defined]
     collections.OrderedDict, collections.defaultdict, collections.deque, torch.finfo, torch.iinfo, torch.device,
+    functools.partial, itertools.accumulate, itertools.chain, itertools.combinations, itertools.islice,
+    itertools.permutations, itertools.product, itertools.repeat, itertools.starmap, itertools.zip_longest,
 )  # fmt: skip
 """Of torch, and of those that hold what they are given, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
@@ -170,6 +179,8 @@ class Closed:
         self._named: set[str] = set()
         """Names of attributes that closed code reads of what it does not know."""
         self._fields: dict[type, frozenset[str] | None] = {}
+        self._made: set[type] = set()
+        """Definition (6)."""
         self.states_of_forward: frozenset[tuple[str, str]] = frozenset()
         """Definition (5), by path and name, once it was asked whether `forward` is told."""
 
@@ -297,8 +308,9 @@ class Closed:
             self.note(standing(space, name))
         return True
 
-    def function_obstacle(self, function: Any, module: nn.Module | None) -> Obstacle | None:
-        """Why a function, or a method of a module, is open; None for a closed one."""
+    def function_obstacle(self, function: Any, module: nn.Module | type | None) -> Obstacle | None:
+        """Why a function, or a method of a module or of a class whose objects are made, is open; None for a closed
+        one."""
         key = id(module), function
         if self._being_read:
             self._rests_on[self._being_read[-1]][1].add(key)
@@ -326,7 +338,7 @@ class Closed:
             self._changing.add(self._being_read[-1])
         return self._verdicts[key]
 
-    def require_function(self, function: Any, module: nn.Module | None) -> None:
+    def require_function(self, function: Any, module: nn.Module | type | None) -> None:
         """Raise _Open for an open function."""
         obstacle = self.function_obstacle(function, module)
         if obstacle is not None:
@@ -405,10 +417,46 @@ class Closed:
                 self.note(LookUp(vars(owner), name, item))
 
     def require_named(self, name: str) -> None:
-        """Raise _Open unless a module's method of that name, called of something unknown, is closed in every module."""
+        """Raise _Open unless a method of that name, called of something unknown, is closed in every module, and in
+        every class whose objects are made."""
         self._named.add(name)
         for module in self._methods.get(name, ()):
             self.require_method(module, name)
+        for kind in [*self._made]:
+            self.require_member(kind, name)
+
+    def makes(self, kind: type) -> bool:
+        """Whether closed code may make objects of a class where its methods are closed. What forward leaves on modules
+        is to be tensors."""
+        return not self.leaves and not self.states and _may_be_made(kind)
+
+    def require_made(self, kind: type) -> None:
+        """Raise _Open unless objects of a class may be made, definition (6)."""
+        if kind in self._made:
+            return
+        self._made.add(kind)  # before its methods are read, which may make others
+        for owner in kind.__mro__[:-1]:
+            for name in vars(owner):
+                if _is_special(name) and name not in _TOLD:
+                    self.require_member(kind, name)
+        for name in [*self._named]:
+            self.require_member(kind, name)
+
+    def require_member(self, kind: type, name: str) -> None:
+        """Raise _Open unless what a class whose objects are made has by a name only computes."""
+        owner = next((c for c in kind.__mro__[:-1] if name in vars(c)), None)
+        if owner is None:
+            return
+        item = vars(owner)[name]
+        self.note(LookUp(vars(owner), name, item))
+        function = item.fget if type(item) is property and item.fset is None else item
+        if type(item) is staticmethod:
+            self.require_function(item.__func__, None)
+        elif type(function) is FunctionType:
+            if not _is_of_dataclass(owner, function):
+                self.require_function(function, kind)
+        elif not isinstance(item, (MemberDescriptorType, *_PLAIN)):
+            raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
 
 
 _OF_PLAIN = frozenset(
@@ -417,6 +465,13 @@ _OF_PLAIN = frozenset(
     "__slotnames__".split()
 )
 """What a plain class may define of the names that Python knows; the last is there once an object was copied."""
+_TOLD = _OF_PLAIN - {"__init__", "__post_init__"} | {"__slots__"}
+"""What tells nothing of classes whose objects are made."""
+_RUNS = frozenset(
+    "__new__ __getattr__ __getattribute__ __setattr__ __delattr__ __del__ __init_subclass__ __set_name__ __get__ "
+    "__set__ __delete__ __class_getitem__ __instancecheck__".split()
+)
+"""What no class has whose objects are made in closed code."""
 _OF_DATACLASS = frozenset("__eq__ __hash__ __setattr__ __delattr__ __lt__ __le__ __gt__ __ge__".split())
 
 
@@ -428,11 +483,40 @@ def _is_plain_class(kind: type) -> bool:
         return False
     for owner in kind.__mro__[:-1]:
         module = sys.modules.get(owner.__module__)
-        special = {name for name in vars(owner) if name.startswith("__") and name.endswith("__")}
+        special = set(filter(_is_special, vars(owner)))
         allowed = _OF_PLAIN | _OF_DATACLASS if "__dataclass_params__" in vars(owner) else _OF_PLAIN
         if not (_is_users(module) and special <= allowed):
             return False
     return True
+
+
+def _is_special(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__")
+
+
+def _may_be_made(kind: type) -> bool:
+    """Whether objects of a class are what its methods make of them: nothing else runs when they are made, or when their
+    attributes are read and assigned."""
+    owners = kind.__mro__[:-1]
+    if type(kind) is not type or not all(_is_users(sys.modules.get(owner.__module__)) for owner in owners):
+        return False
+    of_dataclasses = [owner for owner in owners if "__dataclass_params__" in vars(owner)]
+    fields = dataclasses.fields(kind) if of_dataclasses else ()
+    makers = (dataclasses.MISSING, list, dict, set, collections.deque)
+    return all(field.default_factory in makers for field in fields) and not any(
+        (name in _RUNS and owner not in of_dataclasses) or (type(item) is property and item.fset is not None)
+        for owner in owners
+        for name, item in vars(owner).items()
+    )
+
+
+def _is_of_dataclass(owner: type, function: FunctionType) -> bool:
+    """Whether it is a method that `dataclass` wrote."""
+    return (
+        "__dataclass_params__" in vars(owner)
+        and function.__name__ in (_OF_DATACLASS | {"__init__"})
+        and (definition_of(function) is None)
+    )
 
 
 def methods_of(module: nn.Module) -> dict[str, Any]:
@@ -506,12 +590,14 @@ def _first_line(function: Any) -> str:
 class _Reading:
     """One function's code, read once."""
 
-    def __init__(self, closed: Closed, function: Any, module: nn.Module | None):
+    def __init__(self, closed: Closed, function: Any, module: Any):
         self.closed, self.function, self.module = closed, function, module
         self.definition = _required_definition(function)
         arguments = self.definition.args
         named = [*arguments.posonlyargs, *arguments.args]
-        self.self_name = named[0].arg if module is not None and named else None
+        self.made = module if isinstance(module, type) else None
+        """The class, of a method of objects that are made."""
+        self.self_name = named[0].arg if module is not None and self.made is None and named else None
         self.local = {
             *(a.arg for a in nodes_of(self.definition) if isinstance(a, ast.arg)),
             *(n.id for n in nodes_of(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
@@ -519,6 +605,35 @@ class _Reading:
         } - {self.self_name}
         self.bound: list[str] = []
         """Variables of the comprehensions and lambdas around what is visited."""
+
+    @functools.cached_property
+    def made_name(self) -> str | None:
+        """What a method of objects that are made calls its own, where it calls nothing else so."""
+        named = [*self.definition.args.posonlyargs, *self.definition.args.args]
+        name = named[0].arg if self.made is not None and named else None
+        bound = [n for n in nodes_of(self.definition) if (isinstance(n, ast.arg) and n.arg == name)
+                 or (isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load))]  # fmt: skip
+        return name if len(bound) == 1 else None
+
+    def _is_made(self, node: ast.expr) -> bool:
+        """Whether it is the object of such a method."""
+        return self.made_name is not None and _is_named(node, self.made_name)
+
+    def _is_new(self, node: ast.expr) -> bool:
+        """Whether it is a variable of objects that the function makes, and of nothing else."""
+        nodes = nodes_of(self.definition)
+        if not isinstance(node, ast.Name) or any(isinstance(n, ast.arg) and n.arg == node.id for n in nodes):
+            return False
+        bound = [n for n in nodes if isinstance(n, ast.Name) and n.id == node.id and not isinstance(n.ctx, ast.Load)]
+        assigned = {id(n.targets[0]): n.value for n in nodes if isinstance(n, ast.Assign) and len(n.targets) == 1}
+        return bool(bound) and all(self._makes(assigned.get(id(name))) for name in bound)
+
+    def _makes(self, node: ast.expr | None) -> bool:
+        """Whether it is a call of a class whose objects are made, definition (6)."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id in self.local:
+            return False
+        found = self.function.__globals__.get(node.func.id)
+        return isinstance(found, type) and self.closed.makes(found)
 
     def refuse(self, node: ast.AST, reason: str) -> None:
         """Raise _Open at a node's line."""
@@ -549,7 +664,9 @@ class _Reading:
 
     def visit(self, node: ast.AST) -> None:
         """A statement or an expression."""
-        if not isinstance(node, _ALLOWED):
+        if isinstance(node, ast.Nonlocal) and {*node.names} <= {*self.function.__code__.co_cellvars}:
+            return
+        if not isinstance(node, _ALLOWED) and not (self.closed.for_instances and isinstance(node, _GENERATES)):
             self.refuse(node, f"{type(node).__name__} is more than a function of arguments needs")
         if isinstance(node, ast.Name):
             self._name(node)
@@ -583,7 +700,8 @@ class _Reading:
                 self.refuse(node, f"{node.name} is decorated, or has an argument {self.self_name}")
             for part in (node.args, *node.body):
                 self.visit(part)
-        elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute) and not self.closed.states:
+        elif (isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute) and not self.closed.states
+              and not self._is_made(node.target.value) and not self._is_new(node.target.value)):  # fmt: skip
             self.refuse(node, f"{ast.unparse(node.target)} is assigned")
         elif isinstance(node, ast.AnnAssign):
             for part in filter(None, (node.target, node.value)):
@@ -650,7 +768,15 @@ class _Reading:
 
     def _attribute(self, node: ast.Attribute) -> None:
         base, names = _chain_of(node)
+        if self._is_made(base) and (isinstance(node.ctx, ast.Load) or len(names) == 1):
+            if isinstance(node.ctx, ast.Load):
+                assert self.made is not None
+                self.closed.require_member(self.made, names[0])
+                self._of_unknown(node, names[1:])
+            return
         if not isinstance(node.ctx, ast.Load):
+            if len(names) == 1 and self._is_new(base):
+                return
             owner = self._assigned_to(base, names) if isinstance(node.ctx, ast.Store) else None
             if owner is None:
                 self.refuse(node, f"{ast.unparse(node)} is assigned")
@@ -764,24 +890,27 @@ class _Reading:
     def _of_super(self, node: ast.AST, call: ast.Call, name: str) -> None:
         """`super().forward`: what the class after this one, or after the one that is named, has by the name."""
         code, module = self.function.__code__, self.module
+        order = type(module).__mro__ if self.made is None else self.made.__mro__
         if call.args:
             base = call.args[0].id  # type: ignore[attr-defined]
             owner = self.function.__globals__.get(base)
             self.closed.note(LookUp(self.function.__globals__, base, owner))
-            if base in self.local or GLOBAL + base in self.closed.assigned or owner not in type(module).__mro__:
+            if base in self.local or GLOBAL + base in self.closed.assigned or owner not in order:
                 self.refuse(node, f"{ast.unparse(call)} is not known to compute")
         else:
             owner = self.function.__closure__[code.co_freevars.index(_CLASS)].cell_contents
-        classes = itertools.dropwhile(lambda kind: kind is not owner, type(module).__mro__)
+        classes = itertools.dropwhile(lambda kind: kind is not owner, order)
         kind = next((kind for kind in itertools.islice(classes, 1, None) if name in vars(kind)), object)
         item = vars(kind).get(name)
         if type(item) is FunctionType and not _is_torchs(kind.__module__):
             self.closed.note(LookUp(vars(kind), name, item))
             self.closed.require_function(item, module)
+        elif self.made is not None and kind is object:
+            return
         elif name != "forward" or kind in (nn.Module, object):
             self.refuse(node, f"super().{name} is not known to compute")
         else:  # of a layer of torch's
-            for part in module.children():  # type: ignore[union-attr]
+            for part in module.children():
                 self.closed.require_module(part)
 
     def _unassigned(self, node: ast.AST, name: str) -> None:
@@ -922,7 +1051,11 @@ class _Reading:
                 or issubclass(found, np.generic)
                 or found.__module__.startswith("torch.distributions.")
             )
-            if not is_known and not is_named_tuple and not _holds_nothing(found):
+            if is_known or is_named_tuple or _holds_nothing(found):
+                return
+            if self.closed.makes(found):
+                self.closed.require_made(found)
+            else:
                 self._require_function_class(node, text, found)
         elif not only_computes(found):
             if not _is_users_function(found):
@@ -1015,6 +1148,8 @@ def only_computes(found: Any) -> bool:
         return getattr(found, "__name__", "") == "is_available" and _is_torchs(module)  # a machine stays what it is
     if type(found) is FunctionType:
         return _is_torchs(module) or module == "einops.einops"
+    if found is functools.reduce:
+        return True
     is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"
     return is_builtin and (_is_torchs(module) or module == "math" or module.startswith("_VariableFunctions")
                            or getattr(found, "__self__", None) in (math, torch._C._nn))  # fmt: skip

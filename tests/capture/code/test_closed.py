@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
+import itertools
 import math
 import sys
 import warnings
@@ -799,6 +801,27 @@ class Trees(nn.Module):
     def of_a_module(self, tree: Any) -> Tensor:
         return self.encode(tree) * sum(part.mass for part in self.parts)
 
+    def states(self, tree: Any) -> Any:
+        yield self.words.weight[tree.word]
+        for kid in tree.kids:
+            yield from self.states(kid)
+
+    def generated(self, tree: Any) -> Tensor:
+        return sum(itertools.islice(self.states(tree), 3))  # type: ignore[return-value]
+
+    def of_a_variable(self, tree: Any) -> Tensor:
+        total = self.words.weight[0]
+
+        def add(part: Any) -> None:
+            nonlocal total
+            total = total + self.words.weight[part.word]
+
+        functools.reduce(lambda _, kid: add(kid), tree.kids, None)
+        return total
+
+    def of_a_variable_around(self, tree: Any) -> Tensor:
+        return self.words.weight[0] * counted()
+
     def assigning(self, tree: Any) -> Tensor:
         tree.kids = []
         return self.encode(tree)
@@ -817,6 +840,28 @@ def of_trees(name: str) -> Trees:
     return Made()
 
 
+def counter() -> Callable[[], int]:
+    count = 0
+
+    def counts() -> int:
+        nonlocal count
+        count += 1
+        return count
+
+    return counts
+
+
+counted = counter()
+
+
+@pytest.mark.parametrize("name", ["generated", "of_a_variable"])
+def test_generators_and_variables_of_inner_functions_are_forwards_own(name: str) -> None:
+    model = of_trees(name)
+
+    assert Closed(model).is_forward_told
+    assert Closed(model).obstacle(model, "states") is not None  # no cell
+
+
 @pytest.mark.parametrize("name", ["encode", "one", "other"])
 def test_forwards_that_call_themselves_are_closed_for_instances(name: str) -> None:
     """Of what elsewhere makes trees too; no cell is made of such methods."""
@@ -831,7 +876,9 @@ def test_forwards_that_call_themselves_are_closed_for_instances(name: str) -> No
     assert closed.look_ups.still_hold()
 
 
-@pytest.mark.parametrize("name", ["counts", "read", "take", "of_a_module", "assigning", "through"])
+@pytest.mark.parametrize(
+    "name", ["counts", "read", "take", "of_a_module", "of_a_variable_around", "assigning", "through"]
+)
 def test_other_obstacles_stay(name: str) -> None:
     """What changes, what an object of the model has, what modules have, and what was assumed to be closed and is
     not."""
