@@ -82,12 +82,19 @@ def _called(v: V, sources: Tensors, batch: Batch, results: dict[Any, Tensors]) -
     if found is None:
         assert batch.function is not None
         shaped = [x.reshape(batch.count, *c.shape) for x, (_, c) in zip(sources, step.sources, strict=True)]
-        shaped = [x != 0 if c.dtype == "bool" else x for x, (_, c) in zip(shaped, step.sources, strict=True)]
+        shaped = [_of_class(x, c.dtype) for x, (_, c) in zip(shaped, step.sources, strict=True)]
         found = batch.function(step, shaped, batch.count)
     if step.op.output is not None:
         results[key] = found
     result = found[step.op.output or 0].reshape(batch.count, -1)
     return result.to(batch.like.dtype) if result.dtype is torch.bool else result
+
+
+def _of_class(x: torch.Tensor, dtype: str) -> torch.Tensor:
+    """What a call is given: truth values as they are, and nothing, which no row tells the dtype of, of its own."""
+    if dtype == "bool":
+        return x != 0
+    return x if x.numel() else x.to(torch_dtype(dtype))
 
 
 def _one(v: V, sources: Tensors, batch: Batch) -> torch.Tensor:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -9,10 +13,11 @@ from hypothesis import strategies as st
 from random_values import ALONG, Case, P, run_natively
 from verified import verify
 
+from edbc.base.graph import ValueClass
 from edbc.cells.kernels.loops import text_of
 from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.kernels.steps import SCRATCH, Multiply, Pass, steps_of
-from edbc.cells.values.evaluate import Interpreter
+from edbc.cells.values.evaluate import Batch, Interpreter
 from edbc.cells.values.value import V, Values, in_order
 
 SEEDS = st.integers(0, 100_000)
@@ -268,3 +273,18 @@ def test_what_is_no_value_is_refused(bad: V) -> None:
     verify([X], [4], [(4, 6)])
     with pytest.raises(AssertionError, match="expected "):
         verify([bad], [4], [(4, 6)])
+
+
+def test_nothing_has_the_dtype_of_its_class() -> None:
+    """No row tells it where a call mixes dtypes: an index of no elements is one of integers."""
+    places = ValueClass((0,), "i64")
+    step = SimpleNamespace(sources=[(None, places)], op=SimpleNamespace(template=(), output=None))
+    given: list[torch.dtype] = []
+
+    def function(_: Any, operands: Sequence[torch.Tensor], count: int) -> list[torch.Tensor]:
+        given.extend(x.dtype for x in operands)
+        return [torch.zeros(count, 1)]
+
+    batch = Batch(2, torch.empty(0, dtype=torch.float64), [], [], lambda _: torch.empty(0), function)
+    Interpreter([V("call", (Values().cat([]),), step, 1)]).run(batch)
+    assert given == [torch.int64]
