@@ -36,7 +36,7 @@ from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Home, Lexicon, home_of, training_of, triangular
-from edbc.capture.code.shadow import ModelView, recording_shadow
+from edbc.capture.code.shadow import ModelView, flags_of, recording_shadow
 from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.cutting import Segment as Cutout
@@ -610,7 +610,7 @@ class Net:
 
     def _new_lexicon(self, training: str) -> Lexicon:
         home: Callable[[], Home] = partial(home_of, self, training)
-        if self.view.ragged and triangular(self.model):  # of buffers as they are now
+        if (self.view.ragged and triangular(self.model)) or flags_of(self.model):  # of buffers as they are now
             home = partial(lambda made: made, home())
         return Lexicon(self.table, self.view, home, self._learn)
 

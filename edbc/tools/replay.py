@@ -128,7 +128,7 @@ class Replay(TorchFunctionMode):
 
     def _all_given(self, items: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments, and indices among them, as they are read."""
-        given: dict[type, Any] = {torch.Tensor: self._given, tuple: self._all_given}
+        given: dict[type, Any] = {torch.Tensor: self._given, nn.Parameter: self._given, tuple: self._all_given}
         return tuple(given[type(item)](item) if type(item) in given else item for item in items)
 
     def _given(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -34,6 +34,7 @@ from edbc.base.kept import Kept
 from edbc.capture.captured import joinloops
 from edbc.capture.captured.checkloops import Known, facts_of
 from edbc.capture.captured.nesttext import Assignments, is_of_all, nest_in, nest_of, require_text, stacks_in
+from edbc.capture.code.shadow import flags_of
 from edbc.capture.ragged.whole.runs import triangle_of
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import Source, TypeTable
@@ -67,7 +68,7 @@ class Home(NamedTuple):
     """Name of the model's class, and a digest of the file that it stands in."""
     structure: str
     """A digest of its modules, the shapes of its tensors, and its numbers and texts: what its config made of it; and of
-    buffers that are triangles, which a recording may rely on (`ModelView.relied_on`)."""
+    flags and buffers that are triangles, which a recording may rely on (`ModelView.relied_on`)."""
     dtype: str
     training: str
     autocast: str
@@ -145,6 +146,7 @@ def _structure_of(model: nn.Module) -> str:
     """See `Home.structure`. Attributes that hold anything but plain values are left out."""
     lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict(keep_vars=True).items()]
     lines += [f"{name} {triangle_of(buffer)!r}" for name, buffer in triangular(model)]
+    lines += [f"{name} {flag.item()}" for name, flag in flags_of(model).items() if not flag.is_meta]
     for path, module in model.named_modules():
         plain = {name: value for name, value in vars(module).items() if name != "training" and is_plain(value)}
         lines.append(f"{path} {type(module).__qualname__} {sorted(plain.items())!r}")

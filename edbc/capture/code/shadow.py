@@ -373,13 +373,22 @@ class ModelView:
         None of parameters, and where that has happened before."""
         names = _names_behind(ref)
         tensors = {name: self.tensor(name) for name in names}
-        if names & self.unsteady or any(t.requires_grad or isinstance(t, nn.Parameter) for t in tensors.values()):
+        may_train = any(isinstance(t, nn.Parameter) for name, t in tensors.items() if name not in self._flags)
+        if names & self.unsteady or may_train or any(t.requires_grad for t in tensors.values()):
             return None
         for name, tensor in tensors.items():
             if name not in self._relied or not self._relied[name].get(name):
                 self._relied[name] = _Contents(self, tensor)
             self.copies.look_ups.add(LookUp(self._relied[name], name, True))  # type: ignore[arg-type]
         return self.shared(ref)
+
+    def flag(self, ref: SharedRef) -> torch.Tensor | None:
+        """What stands behind a reference to flags alone, in the same way."""
+        return self.relied_on(ref) if _names_behind(ref) <= self._flags else None
+
+    @functools.cached_property
+    def _flags(self) -> frozenset[str]:
+        return frozenset(flags_of(self.model))
 
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
@@ -636,15 +645,26 @@ def _names_behind(ref: SharedRef) -> set[str]:
     return {ref.name}.union(*(_names_behind(other) for view in ref.views for other in shared_refs(view.template)))
 
 
+def flags_of(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that say yes or no (`self.initialized`), at which forward may look without waiting."""
+    tensors = itertools.chain(model.named_parameters(), model.named_buffers())
+    return {name: t for name, t in tensors if t.dtype in (torch.bool, torch.uint8) and t.numel() == 1}
+
+
 class _Contents:
-    """A buffer as a namespace: what its name finds is True as long as nobody has changed it."""
+    """A buffer as a namespace: what its name finds is True as long as nobody has changed it. One number is looked at:
+    versions tell nothing of what is done to `.data`."""
 
     def __init__(self, view: ModelView, tensor: torch.Tensor):
         self._view, self._tensor, self._version = view, tensor, tensor._version
+        self._number = tensor.item() if tensor.numel() == 1 else None
 
     def get(self, name: str, _missing: Any = None) -> bool:
         """Whether it is what it was."""
-        is_same = self._view.tensor(name) is self._tensor and self._tensor._version == self._version
+        now = self._view.tensor(name)
+        is_same = now is self._tensor and now._version == self._version
+        if self._number is not None and now.numel() == 1:
+            is_same = now.item() == self._number
         if not is_same:
             self._view.unsteady.add(name)
         return is_same

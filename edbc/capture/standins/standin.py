@@ -231,8 +231,8 @@ def _reading_number(name: str, convert: Callable[[Any], Any] | None = None) -> C
 
     def read(self: Any) -> Any:
         rec = self.rec
-        reading = rec.reading
-        if reading is None:
+        reading, known = rec.reading, self._known()
+        if reading is None or known is not None:
             return method(self._read())
         found = reading(self, True)
         if type(found) is not bool and issubclass(type(found), torch.Tensor):
@@ -304,6 +304,8 @@ class Symbol:
         """Number of dimensions."""
         return self.ndim
 
+    ndimension = dim
+
     def size(self, dim: int | None = None) -> Any:
         """Shape, or one dimension of it."""
         return self.shape if dim is None else self.shape[dim]
@@ -313,6 +315,7 @@ class Symbol:
         return self.dtype.is_floating_point
 
     numel, is_complex, __len__ = _of_meta(torch.Tensor.numel), _of_meta(torch.Tensor.is_complex), _of_meta(len)
+    nelement = numel
 
     def __iter__(self) -> Iterator[Any]:
         return iter([self[i] for i in range(len(self))])
@@ -327,9 +330,16 @@ class Symbol:
         """The tensor itself, for which the instance waits (`forward.fibers`), read at a place that was noted."""
         if self.rec.has_ended:
             refuse_ended()
+        known = self._known()
+        if known is not None:
+            return known
         if self.rec.reading is None:
             refuse(_LOOK, LOOK_REMEDY, AsksForValue)
         return self.rec.reading(self) if place < 0 else self.rec.reading(self, False, place)
+
+    def _known(self) -> torch.Tensor | None:
+        """What is read without waiting."""
+        return None
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> NoReturn:
         self.__dlpack_device__()
@@ -792,6 +802,10 @@ class Shared(Symbol):
 
     shape = property(lambda self: self.tensor.shape)
     dtype = property(lambda self: self.tensor.dtype)
+
+    def _known(self) -> torch.Tensor | None:
+        """Flags of the model's; a cell is traced once."""
+        return None if self.rec.in_cell else self.rec.tracer.flag(self.ref)
 
     def _requires_grad(self) -> bool:
         return super()._requires_grad() if self.ref.views else self.rec.tracer.shared(self.ref).requires_grad
