@@ -82,7 +82,7 @@ def _of_last(count: Callable[[Call], int]) -> Rule:
 
 _ALONG = frozenset(
     "softmax log_softmax softmin logsumexp sum mean amax amin max min prod all any argmax argmin cumsum cumprod var "
-    "std norm vector_norm normalize glu sort argsort topk cosine_similarity flip".split()
+    "std norm linalg_norm linalg_vector_norm normalize glu sort argsort topk cosine_similarity flip".split()
 )
 _KEEP = frozenset("softmax log_softmax softmin cumsum cumprod normalize glu sort argsort topk flip".split())
 """Of these, those whose result has all dimensions."""

@@ -72,8 +72,9 @@ ALONG = {
     **dict.fromkeys(
         "softmax log_softmax softmin logsumexp sum mean max min prod all any argmax argmin cumsum cumprod logcumsumexp "
         "cummax cummin var std".split(), Along()),
-    "amax": Along(1, ()), "amin": Along(1, ()), "norm": Along(2), "vector_norm": Along(2), "normalize": Along(2, 1),
+    "amax": Along(1, ()), "amin": Along(1, ()), "norm": Along(2), "normalize": Along(2, 1),
     "glu": Along(1, -1), "sort": Along(1, -1), "argsort": Along(1, -1), "topk": Along(2, -1), "kthvalue": Along(2, -1),
+    "linalg_norm": Along(2), "linalg_vector_norm": Along(2), "linalg_cross": Along(2, -1),
     "median": Along(), "diff": Along(2, -1), "cosine_similarity": Along(2, 1), "flip": Along(1, None, "dims"),
     "roll": Along(2, None, "dims"), "repeat_interleave": Along(2), "gather": Along(), "scatter": Along(),
     "scatter_add": Along(), "take_along_dim": Along(2), "cross": Along(2, -1),

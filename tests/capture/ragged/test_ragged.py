@@ -150,6 +150,14 @@ def test_functions_of_rows_give_eager_numbers_and_gradients(name: str) -> None:
     of_model(function_of(FUNCTIONS[name]), sentence, rounds=1)
 
 
+def test_what_is_of_each_row_stays_rows() -> None:
+    """Norms by any of their names, and what only asks."""
+    model = function_of(
+        lambda h, n: torch.linalg.norm(h, dim=1).sum() + torch.linalg.vector_norm(h, dim=-1).amax() * h.ndimension()
+    )
+    assert not any("stack" in kind.name for kind in of_model(model, sentence, rounds=1).plan.types)
+
+
 @settings(max_examples=4, deadline=None)
 @given(st.data())
 def test_random_chains_of_ragged_functions_give_eager_numbers(data: st.DataObject) -> None:
