@@ -32,6 +32,8 @@ from edbc.capture.standins.source import user_location
 _BEST = {"argmax": 1, "max": 1, "topk": 1, "argmin": -1, "min": -1}
 """Functions that choose, and whether the largest or the smallest."""
 _COMPARES = frozenset("gt lt ge le eq ne greater less greater_equal less_equal".split())
+_JOINS = {"and": False, "bitwise_and": False, "logical_and": False, "or": True, "bitwise_or": True, "logical_or": True}
+"""Functions of two decisions, and what either of them has to be to decide alone."""
 _SAME = frozenset("item view reshape squeeze unsqueeze flatten detach cpu clone to long int".split())
 """A decision passes through them."""
 
@@ -119,7 +121,7 @@ class Replay(TorchFunctionMode):
         if self.model is not None and self._is_computed((args, kwargs)):
             made = result if result is not None else args[:1]
             self._computed.update((memory, made) for memory in _memory(made))
-        if name in _BEST or name in _COMPARES or name in _SAME or name == "getitem":
+        if name in _BEST or name in _COMPARES or name in _JOINS or name in _SAME or name == "getitem":
             self._note(name, args, result)
         return result
 
@@ -154,6 +156,13 @@ class Replay(TorchFunctionMode):
             other = args[1]
             if first.is_floating_point() or (isinstance(other, torch.Tensor) and other.is_floating_point()):
                 self._choices[id(result)] = result, Choice((first - other).detach(), 0)
+        elif name in _JOINS:
+            sides = [(self._choices.get(id(side)), side) for side in args[:2]]
+            known = [(found[1].margin(side), bool(side)) for found, side in sides if found and side.numel() == 1]
+            if len(known) == 2:
+                decide = [margin for margin, value in known if value is _JOINS[name]]
+                scores = torch.tensor(max(decide) if decide else min(margin for margin, _ in known))
+                self._choices[id(result)] = result, Choice(scores, 0)
         elif name in _BEST:
             indices = result if isinstance(result, torch.Tensor) else result[1]
             if not indices.is_floating_point() and first.dim() <= 1:

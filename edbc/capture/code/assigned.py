@@ -175,7 +175,7 @@ def _is_called_by_name(name: str) -> bool:
     return name == "forward" or (name.startswith("__") and name.endswith("__"))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=4096)  # a model that imports a library beside it, of some 400 files, reads them ten times
 def _units(text: str) -> tuple[_Unit, ...]:
     tree = _parsed(text)
     functions: list[tuple[ast.FunctionDef | ast.AsyncFunctionDef, bool]] = []

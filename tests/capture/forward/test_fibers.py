@@ -31,7 +31,7 @@ import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward import fibers
 from edbc.capture.forward.build import capture
-from edbc.capture.forward.fibers import _LEFT, FRAMES
+from edbc.capture.forward.fibers import _LEFT, FRAMES, Read
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Value
 from edbc.capture.standins.unread import Unread
@@ -1477,6 +1477,73 @@ def test_a_replay_gives_what_was_read() -> None:
 
     assert results[0][1][0] != chosen[0] == 5
     assert replay.seen[0].own == reads[0].tensor
+
+
+@pytest.mark.parametrize(
+    ("near", "join", "far", "margin"),
+    [
+        (0.25, torch.logical_and, 2.0, 0.25),  # both hold: the nearer one
+        (-0.25, torch.Tensor.__and__, -2.0, 2.0),  # neither does: both would have to
+        (-0.25, torch.bitwise_and, 2.0, 0.25),
+        (2.0, torch.Tensor.__or__, 0.25, 2.0),
+        (-0.25, torch.logical_or, 2.0, 2.0),
+    ],
+)
+def test_the_margin_of_two_decisions(near: float, join: Any, far: float, margin: float) -> None:
+    """By which eager would have decided otherwise, `assert (a <= t) & (t <= b)`."""
+    read = torch.tensor(near), torch.tensor(far)
+    value = bool(join(read[0] > 0, read[1] > 0))
+    here = user_line() + 2
+    with Replay([Read(f"test_fibers.py:{here}", torch.tensor(not value))]) as replay:
+        assert bool(join(read[0] > 0, read[1] > 0)) is not value
+
+    assert replay.seen[0].choice is not None
+    assert replay.seen[0].choice.closest == pytest.approx(margin)
+
+
+def user_line() -> int:
+    """Where this was called."""
+    return sys._getframe(1).f_lineno
+
+
+class Doubting(nn.Module):
+    """A condition that a region computes, as the number that it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(5):
+            x = torch.tanh(self.step(x) * 2)
+            total = x.sum()
+            if total > 0.25:
+                return x
+        return -x
+
+
+def test_a_condition_of_a_region_that_eager_would_not_take_is_told() -> None:
+    torch.manual_seed(0)
+    model, instances = Doubting().eval(), [torch.randn(SIZE) for _ in range(8)]
+    net = bound(model, instances, cells="auto")
+    with torch.no_grad():
+        results, prepared = net.run(instances)
+        reads = prepared.capture.reads
+        assert reads is not None
+        assert all(read.tensor.is_floating_point() for read in reads.of_instance[0])
+        parity = Parity()
+        parity.add_all(results, reads, Eager(model), instances)
+        parity.require()
+        assert parity.decisions.reads == sum(map(len, reads.of_instance))
+        assert 0 < parity.decisions.closest < float("inf")
+
+        first = reads.of_instance[2][0]
+        reads.of_instance[2][0] = first._replace(tensor=1 - first.tensor)
+        parity = Parity()
+        parity.add_all(results, reads, Eager(model), instances)
+
+    assert not parity.holds
+    assert "edbc read" in parity.decisions.fault
 
 
 def still_running(net: Reading, words: list[int]) -> Any:
