@@ -42,6 +42,12 @@ class Cumulative(OfRows):
         return (h.cumsum(0).flip(0) * 0.1).cumprod(0).sum(0), h.t().cumsum(1).sum(1), h.logcumsumexp(0).mean(0)
 
 
+class Viewed(OfRows):
+    def forward(self, ids: list[int]) -> Any:
+        h = self.rows(ids).t().contiguous()
+        return h.view(-1, 6).sort(1, descending=True)[0].cumsum(0), h.sort(1)[0].view(3, -1).sum(1)
+
+
 class Sorted(OfRows):
     def forward(self, ids: list[int]) -> Any:
         values, indices = self.rows(ids).sort(0)
@@ -97,6 +103,11 @@ def test_gradients_of_runs_where_the_schedule_is_cut() -> None:
     model, rng = Cumulative().eval(), Random(3)
     net = bound(model, [sentence(rng) for _ in range(5)], rows=True, recompute=3)
     require_eager(net, model, [sentence(rng) for _ in range(7)], 1e-4)
+
+
+def test_a_view_of_what_lies_otherwise_in_memory_is_a_copy() -> None:
+    """Rows that eager has put side by side (`contiguous`) stand where they stood: `view` ended in torch's error."""
+    of_model(Viewed(), sentence)
 
 
 class CumulativeHeads(OfRows):
