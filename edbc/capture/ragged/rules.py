@@ -391,7 +391,7 @@ def _as_integers(item: Any) -> Any:
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     name = name or rules.name_of(func)
     if args and rules.changes_in_place(func, name, kwargs):
-        return changed(rec, func, args, kwargs, name)
+        return args[0] if rules.changes_nothing(name, args, kwargs) else changed(rec, func, args, kwargs, name)
     given, named = args, kwargs
     args = adopted_all(rec, args)
     kwargs = {key: value if key in _MASKS else adopted_all(rec, (value,))[0] for key, value in kwargs.items()}

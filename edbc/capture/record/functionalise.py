@@ -498,7 +498,7 @@ class KeepsBooks(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         changes, kwargs = self.rec.books, kwargs or {}
-        if changes is None:
+        if changes is None or func in _OF_DEVICE:
             return func(*args, **kwargs)
         if changes.has_stand_in((args, kwargs)):
             args, kwargs = mapped(changes.stand_in, (args, kwargs))
@@ -514,6 +514,11 @@ class KeepsBooks(TorchFunctionMode):
         return result
 
 
+_OF_DEVICE = (
+    *[getattr(torch.Tensor, name).__get__ for name in ("device", "is_cpu", "is_meta")],
+    torch.Tensor.get_device,
+)
+"""What a fresh tensor tells though a stand-in stands in its place, whose shape and dtype are a meta tensor's."""
 _UNSET = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 _MADE = (torch.Tensor, tuple, list)
 """What functions return that make tensors: most that see every call of torch's tell sizes and dtypes."""

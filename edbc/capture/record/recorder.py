@@ -1460,6 +1460,8 @@ class Recorder:
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
             return self._recorded(func, (kwargs["input"],), rest, name)
         if rules.changes_in_place(func, name, kwargs):
+            if rules.changes_nothing(name, args, kwargs):
+                return args[0]
             return change_in_place(self, func, name, args, kwargs, key)
         if self.reading is not None and name in rules.READS and rules.looks_at_values(func, name):
             return read_function(func, args, kwargs)

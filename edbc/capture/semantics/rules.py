@@ -105,6 +105,13 @@ def changes_in_place(function: Callable[..., Any], name: str, kwargs: dict[str, 
     return kwargs.get("out") is not None or kwargs.get("inplace") is True
 
 
+def changes_nothing(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """True for `x.masked_fill_(mask, value)` and `x[mask] = value` where a tensor that is there already shows nothing,
+    as the mask of what is padding does in a batch of one."""
+    mask = (args[1] if len(args) > 1 else kwargs.get("mask")) if name in ("masked_fill_", "setitem") else None
+    return type(mask) is torch.Tensor and mask.dtype is torch.bool and not mask.any()
+
+
 def looks_at_values(function: Callable[..., Any], name: str) -> bool:
     """True for READS, where `__float__` is one and the cast `Tensor.float` is none."""
     is_cast = name in ("bool", "int", "float") and getattr(function, "__name__", "") == name

@@ -336,6 +336,30 @@ def test_what_a_mask_leaves_as_it_is_has_memory_of_its_own() -> None:
     assert of_model(Scores(), sentence)._idle[0][1].ragged
 
 
+class Masked(Net):
+    """Scores masked behind autograd's back, by masks that come with sentences without padding."""
+
+    def __init__(self) -> None:
+        super().__init__(of_scores)
+
+    def forward(self, instance: Any) -> Any:
+        words, mask = self.words(instance[0]).unsqueeze(0), instance[1]
+        scores = self.up(words).bmm(words.transpose(1, 2))
+        scores.data.masked_fill_(~mask.unsqueeze(1), -1e9)
+        return scores.softmax(-1).bmm(words)
+
+
+def test_masks_that_show_nothing_leave_rows() -> None:
+    """As in eager PyTorch, where they change nothing."""
+
+    def masked(rng: Random) -> Any:
+        ids = torch.tensor(sentence(rng))
+        return ids, torch.ones(1, len(ids), dtype=torch.bool)
+
+    net = of_model(Masked(), masked)
+    assert net._idle[0][1].ragged
+
+
 def test_whole_forwards_that_begin_with_positions_are_kept() -> None:
     """`h + table[:, : h.size(1)]` is one run for each later instance, whichever of the two a run takes first."""
     net = of_model(Positions(), sentence)

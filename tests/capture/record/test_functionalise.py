@@ -461,6 +461,49 @@ def test_values_are_not_written_behind_autograd(function: Any) -> None:
         captured(seeded(Kept, function), [torch.ones(6)])
 
 
+class Masked(nn.Module):
+    """Scores that are masked behind autograd's back, where a mask of the instance's shows something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        mask, scores = x < 0, self.linear(x)
+        scores.data.masked_fill_(mask, -1e9)
+        scores.data[mask] = 0.0
+        return scores.softmax(-1)
+
+
+def test_masks_that_show_nothing_change_nothing() -> None:
+    """Whatever is asked to change; others are refused."""
+    model, rows = seeded(Masked), [torch.full((6,), float(i)) for i in range(8)]
+    require_equal_gradients(require_parity(model, rows, sizes=(1, 8)), rows, tolerance=1e-5)
+    with pytest.raises(UnsupportedError, match=r"changed in place through .detach\(\)"):
+        captured(model, [-rows[1]])
+
+
+class Packing(nn.Module):
+    """A sequence that is written into a fresh tensor, and packed by torch's own code, which asks where it lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.gru = nn.Linear(6, 6), nn.GRU(2, 2)
+
+    def forward(self, x: Any) -> Any:
+        h = self.linear(x).view(3, 1, 2)
+        turned = h.new(h.size())
+        turned[:3, 0] = h[:3, 0].flip(0)
+        packed = nn.utils.rnn.pack_padded_sequence(turned, torch.tensor([3]), enforce_sorted=False)
+        return self.gru(packed)[1]
+
+
+def test_a_fresh_tensor_tells_where_it_lies() -> None:
+    """Not where its stand-in does."""
+    model, rows = seeded(Packing), [torch.full((6,), float(i)) for i in range(8)]
+    require_equal_gradients(require_parity(model, rows, sizes=(1, 8)), rows, tolerance=1e-5)
+
+
 class OfFrozen(nn.Module):
     """Positions, counted in a copy of a parameter that is no weight, element by element."""
 
