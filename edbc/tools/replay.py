@@ -34,6 +34,7 @@ _BEST = {"argmax": 1, "max": 1, "topk": 1, "argmin": -1, "min": -1}
 _COMPARES = frozenset("gt lt ge le eq ne greater less greater_equal less_equal".split())
 _JOINS = {"and": False, "bitwise_and": False, "logical_and": False, "or": True, "bitwise_or": True, "logical_or": True}
 """Functions of two decisions, and what either of them has to be to decide alone."""
+_SIZED = frozenset("narrow expand repeat view reshape".split())
 _SAME = frozenset("item view reshape squeeze unsqueeze flatten detach cpu clone to long int".split())
 """A decision passes through them."""
 
@@ -117,6 +118,8 @@ class Replay(TorchFunctionMode):
         is_read = name in rules.READS and rules.looks_at_values(func, name)
         if is_read or name in rules.SHAPED_BY_VALUES or rules.is_mask(name, args):
             args = self._all_given(args)
+        elif name in ("getitem", "setitem") or name in _SIZED:
+            args = args[0], *[self._size_given(x, name in _SIZED) for x in args[1:]]
         result = func(*args, **(kwargs or {}))
         if self.model is not None and self._is_computed((args, kwargs)):
             made = result if result is not None else args[:1]
@@ -132,6 +135,14 @@ class Replay(TorchFunctionMode):
         """Arguments, and indices among them, as they are read."""
         given: dict[type, Any] = {torch.Tensor: self._given, nn.Parameter: self._given, tuple: self._all_given}
         return tuple(given[type(item)](item) if type(item) in given else item for item in items)
+
+    def _size_given(self, item: Any, is_size: bool) -> Any:
+        """Bounds of slices, and tensors of one number where torch takes a size: they are read where they stand."""
+        if type(item) is tuple:
+            return tuple([self._size_given(x, is_size) for x in item])
+        if type(item) is slice:
+            return slice(*[self._size_given(x, True) for x in (item.start, item.stop, item.step)])
+        return self._given(item) if is_size and isinstance(item, torch.Tensor) and not item.ndim else item
 
     def _given(self, tensor: torch.Tensor) -> torch.Tensor:
         """What a read gives."""

@@ -1560,3 +1560,15 @@ def still_running(net: Reading, words: list[int]) -> Any:
 def test_truth_values_that_are_read_are_no_integers_of_the_same_shape() -> None:
     """Of `running.masked_select(mask)` the mask is what a replay gives, not the integers that it selects from."""
     require_parity(bound(model_of(still_running), some(6)), some(12, seed=1))
+
+
+def cut_where_it_says(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words)
+    count = net.out(h).argmax() % 3 + 1
+    kept = h[:count] * 2, h.unsqueeze(0)[:, 1 : 1 + count]
+    return *kept, h.narrow(0, 0, net.out(h).argmin() % 2 + 1), h[:1].expand(count), h[net.out(h).argmax() % 4]
+
+
+def test_sizes_that_torch_reads_are_reads_of_a_replay() -> None:
+    """Bounds of slices and counts, of which Python hears nothing in eager."""
+    require_parity(bound(model_of(cut_where_it_says), some(6)), some(12, seed=1))
