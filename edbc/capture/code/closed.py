@@ -680,6 +680,10 @@ class _Reading:
             self._got(node)
         elif isinstance(node, ast.Call) and self._takes_first(node):
             self.visit(node.args[0])
+        elif isinstance(node, ast.Call) and self._is_given(node):
+            for part in (*node.args, *node.keywords):
+                if not self._is_self(part):
+                    self.visit(part)
         elif isinstance(node, ast.Compare) and not all(map(_is_told, node.ops, node.comparators)):
             self.refuse(node, f"{ast.unparse(node)}: which objects arguments are is no part of a cell")
         elif isinstance(node, ast.If | ast.IfExp):
@@ -857,14 +861,35 @@ class _Reading:
         )  # fmt: skip
 
     def _gets_attribute(self, node: ast.Call) -> bool:
-        """Whether it is `getattr` or `hasattr` of a name that is written."""
-        is_one = self._is_builtin(node.func, "getattr") or self._is_builtin(node.func, "hasattr")
-        is_written = len(node.args) in (2, 3) and isinstance(node.args[1], ast.Constant) and not node.keywords
-        return is_one and is_written
+        """Whether it is `getattr` or `hasattr` of a name that is written, or `getattr` of one of its module's that is
+        written in part."""
+        is_getting = self._is_builtin(node.func, "getattr")
+        if node.keywords or len(node.args) not in (2, 3) or not (is_getting or self._is_builtin(node.func, "hasattr")):
+            return False
+        if isinstance(node.args[1], ast.Constant):
+            return True
+        is_own = self._is_self(node.args[0]) and isinstance(self.module, nn.Module) and len(node.args) == 2
+        return is_getting and is_own and _is_in_part(_written_as(node.args[1]))
 
     def _is_builtin(self, node: ast.AST, name: str) -> bool:
         """Whether it is Python's own function of a name."""
         return _is_named(node, name) and name not in self.local and name not in self.function.__globals__
+
+    def _is_given(self, node: ast.Call) -> bool:
+        """Whether it calls the function's own module, or gives it to a function of the user's as its first argument,
+        which reads it as a method would. Raises _Open for an open one."""
+        if not isinstance(self.module, nn.Module) or not isinstance(node.func, ast.Name):
+            return False
+        if self._is_self(node.func):
+            self.closed.require_module(self.module)
+            return True
+        found = self.function.__globals__.get(node.func.id)
+        is_users = _is_users_function(found) and node.func.id not in (*self.local, *self.around, *self.bound)
+        if not is_users or not node.args or not self._is_self(node.args[0]):
+            return False
+        self._note_global(node, node.func.id, found)
+        self.closed.require_function(found, self.module)
+        return True
 
     def _takes_first(self, node: ast.Call) -> bool:
         """Whether it is `next(self.parameters())` or its like."""
@@ -880,12 +905,23 @@ class _Reading:
         return is_own and self._is_builtin(node.func, "super")
 
     def _got(self, node: ast.Call) -> None:
-        """Such a call: the attribute and the default."""
-        for default in node.args[2:]:
+        """Such a call: the attribute and the default; of a name that is written in part, all that it may be."""
+        _, written, *defaults = node.args
+        for default in defaults:
             self.visit(default)
-        name = ast.literal_eval(node.args[1])
-        attribute = ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node)
-        self._attribute(attribute)
+        names = [str(written.value)] if isinstance(written, ast.Constant) else self._names_like(written)
+        for name in names:
+            attribute = ast.copy_location(ast.Attribute(node.args[0], name, ast.Load()), node)
+            self._attribute(attribute)
+
+    def _names_like(self, node: ast.expr) -> list[str]:
+        """The attributes of its module that may have a name which is written in part."""
+        self.visit(node)
+        held = {name for space in _spaces(self.module) for name in space} | {*dir(type(self.module))}
+        found = sorted(filter(re.compile(_written_as(node)).fullmatch, held))
+        if not found:
+            self.refuse(node, f"{ast.unparse(node)}: no attribute has such a name when the model is bound")
+        return found
 
     def _of_super(self, node: ast.AST, call: ast.Call, name: str) -> None:
         """`super().forward`: what the class after this one, or after the one that is named, has by the name."""
@@ -933,10 +969,14 @@ class _Reading:
                 self.refuse(node, f"{name} does more than compute")
             return
         found = namespace.get(name)
+        self._note_global(node, name, found, namespace)
+        self._walk(node, ".".join((name, *names)), found, names)
+
+    def _note_global(self, node: ast.AST, name: str, found: Any, namespace: Any = None) -> None:
+        """Rest on what a name that is not local means. Raises _Open where code assigns it."""
         if GLOBAL + name in self.closed.assigned:
             self.refuse(node, f"{name} is assigned in code that forward may reach")
-        self.closed.note(LookUp(namespace, name, found))
-        self._walk(node, ".".join((name, *names)), found, names)
+        self.closed.note(LookUp(self.function.__globals__ if namespace is None else namespace, name, found))
 
     def _walk(self, node: ast.AST, text: str, found: Any, names: tuple[str, ...]) -> None:
         """Follow attributes from an object as far as they are known to stay, (b) and (c)."""
@@ -1153,6 +1193,33 @@ def only_computes(found: Any) -> bool:
     is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"
     return is_builtin and (_is_torchs(module) or module == "math" or module.startswith("_VariableFunctions")
                            or getattr(found, "__self__", None) in (math, torch._C._nn))  # fmt: skip
+
+
+_ANYTHING = ".*"
+
+
+def _written_as(node: ast.expr) -> str:
+    """A pattern of the texts that an expression gives: `f"layer{i}"`, `"layer" + str(i)`, `"layer%d" % i`,
+    `"layer{}".format(i)`."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.escape(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_written_as, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _written_as(node.left) + _written_as(node.right)
+    of, holes = None, ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        of, holes = node.left, r"%[a-z0-9]+"
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        of, holes = node.func.value, r"\{[^}]*\}"
+    if not isinstance(of, ast.Constant) or not isinstance(of.value, str):
+        return _ANYTHING
+    return _ANYTHING.join(map(re.escape, re.split(holes, of.value)))
+
+
+def _is_in_part(pattern: str) -> bool:
+    """Whether some of it is written."""
+    return bool(pattern.replace(_ANYTHING, ""))
 
 
 def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:
