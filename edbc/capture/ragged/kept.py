@@ -372,7 +372,7 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
             index = item.as_index
             given.indices.extend(index.vectors)
             parts += kind, item.kind if kind is Listed else Numbers, index.along, len(index.vectors)
-        elif kind is tuple or kind is list:
+        elif kind is tuple or kind is list or kind is torch.Size:
             parts += kind, len(item)
             if not is_keyed(rec, item, parts, given):
                 return False

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import counts
-from rowparity import HIDDEN, of_model
+from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
 from torch import nn
 
 HEADS = 2
@@ -207,3 +207,28 @@ def test_rows_along_any_dimension_leave_as_rows() -> None:
             for ours, x in zip(found, instances, strict=True):
                 torch.testing.assert_close(ours, model(x))
                 assert ours[0].view(-1).shape == (2 * x.shape[1],)
+
+
+class ForgetGates(nn.Module):
+    """A recurrence over the parts that a sequence is split into, each a batch of one step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.gates, self.out = nn.Embedding(VOCAB, 6), nn.Linear(6, 12), nn.Linear(6, 3)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        z, f = self.gates(self.words(ids).unsqueeze(1)).chunk(2, dim=2)
+        f, states = torch.sigmoid(f), []
+        for part, keep in zip((f * z).split(1, dim=0), f.split(1), strict=True):
+            h = part if not states else part + (1 - keep) * states[-1]
+            states.append(h.view(h.size()[1:]))
+        return self.out(torch.stack(states))
+
+
+def test_parts_of_one_row_are_values() -> None:
+    """Of one type whatever the length."""
+    net = of_model(ForgetGates(), lambda rng: torch.tensor(sentence(rng)))
+    before = len(net.table.types)
+    require_eager(net, net.model, [torch.tensor([1] * length) for length in (17, 18)])
+    new = [t.op for t in net.table.graph_types()[before:]]
+    assert len(new) <= 2, new  # what puts them together, for each length
