@@ -252,8 +252,8 @@ class Net:
         self.skeleton = Skeleton(self)
         self.transfers: list[tuple[float, float]] = []
         """Seconds that the first mini-batches took to be captured by workers, and to be checked here."""
-        self._unsteady: set[str] = set()
-        """Buffers that recordings relied on, and that have changed."""
+        self._num_changes = 0
+        """Of buffers that recordings relied on."""
         self.lexicon = self._new_lexicon(training_of(model))
         self._lock = threading.RLock()
         self.passes = Passes(
@@ -604,8 +604,8 @@ class Net:
                 self._idle.clear()
                 self._vertex_program = None
                 self.__dict__.pop("alike", None)
-                if self.view.unsteady != self._unsteady:
-                    self._unsteady = set(self.view.unsteady)
+                if self.view.changes.total() != self._num_changes:
+                    self._num_changes = self.view.changes.total()
                     self.lexicon = self._new_lexicon(self.lexicon.home.training)
 
     def _new_lexicon(self, training: str) -> Lexicon:

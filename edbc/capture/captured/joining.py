@@ -291,7 +291,7 @@ def joined_alike(lexicon: Lexicon, key: tuple[int | None, ...], words: Callable[
     capture = read_joined(lexicon, of_all, nests, of_all.parts.result_ptr.tolist())
     if len(capture.graph.operands) > LARGEST_ALIKE or None in key:  # large instances have no number
         return capture
-    capture = with_known_graph(lexicon, capture, key)
+    capture = with_known_graph(lexicon, capture, (lexicon, *key))  # whose numbers they are
     if not (_LOOKS_UP[lexicon.facts().kind_of_source[capture.external_source]]).any():
         lexicon.joined.add(key, capture.changed(constants={}, is_known=True))
     return capture

@@ -20,6 +20,7 @@ import inspect
 import itertools
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -206,8 +207,8 @@ class ModelView:
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
         self._relied: dict[str, _Contents] = {}
-        self.unsteady: set[str] = set()
-        """Buffers that were relied on, and have changed."""
+        self.changes: Counter[str] = Counter()
+        """How often buffers that were relied on have changed."""
         self._chosen: dict[type, frozenset[str]] = {}
         self._owners: dict[str, tuple[nn.Module, str]] = {}
         """Modules of a bound model stay; what they hold may change."""
@@ -370,11 +371,12 @@ class ModelView:
 
     def relied_on(self, ref: SharedRef) -> torch.Tensor | None:
         """What stands behind a reference to buffers, as it is now: where one of them changes, all is recorded anew.
-        None of parameters, and where that has happened before."""
+        None of parameters, and where that has happened before, of flags more than MOST_FLIPS times."""
         names = _names_behind(ref)
         tensors = {name: self.tensor(name) for name in names}
         may_train = any(isinstance(t, nn.Parameter) for name, t in tensors.items() if name not in self._flags)
-        if names & self.unsteady or may_train or any(t.requires_grad for t in tensors.values()):
+        is_unsteady = any(self.changes[name] > (MOST_FLIPS if name in self._flags else 0) for name in names)
+        if is_unsteady or may_train or any(t.requires_grad for t in tensors.values()):
             return None
         for name, tensor in tensors.items():
             if name not in self._relied or not self._relied[name].get(name):
@@ -645,6 +647,10 @@ def _names_behind(ref: SharedRef) -> set[str]:
     return {ref.name}.union(*(_names_behind(other) for view in ref.views for other in shared_refs(view.template)))
 
 
+MOST_FLIPS = 16
+"""How often a flag that is looked at without waiting may change: each time all is recorded anew."""
+
+
 def flags_of(model: nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and buffers that say yes or no (`self.initialized`), at which forward may look without waiting."""
     tensors = itertools.chain(model.named_parameters(), model.named_buffers())
@@ -658,6 +664,7 @@ class _Contents:
     def __init__(self, view: ModelView, tensor: torch.Tensor):
         self._view, self._tensor, self._version = view, tensor, tensor._version
         self._number = tensor.item() if tensor.numel() == 1 else None
+        self._has_changed = False
 
     def get(self, name: str, _missing: Any = None) -> bool:
         """Whether it is what it was."""
@@ -665,8 +672,9 @@ class _Contents:
         is_same = now is self._tensor and now._version == self._version
         if self._number is not None and now.numel() == 1:
             is_same = now.item() == self._number
-        if not is_same:
-            self._view.unsteady.add(name)
+        if not is_same and not self._has_changed:
+            self._has_changed = True
+            self._view.changes[name] += 1
         return is_same
 
 

@@ -57,10 +57,12 @@ def test_nobody_waits_for_flags(rows: bool) -> None:
     net = bound(model, some(0), "auto", rows=rows)
     assert not net.plan.reads
     require_eager(net, some(1))
-    for flag in (model.ready, model.scaled, model.ready):
+    for number in range(12):
+        flag = (model.ready, model.scaled)[number % 2]
         flag.data.copy_(1 - flag.to(torch.uint8))
         require_eager(net, some(2))
         require_eager(net, some(3))
+        assert net.capture_all(some(1))
 
 
 def test_captured_instances_are_of_flags_as_they_were() -> None:
