@@ -7,6 +7,7 @@
     edbc.compile("model.py", "plan.yaml")        # the same of a model file, for the command line and CI
     net = edbc.load("plan.yaml").bind(model)     # binds a plan to a model with its weights
     @edbc.cell                                   # marks a module as one node of the dataflow graph
+    edbc.closed(module)                          # promises that its calls are told by their arguments
 
 Importing edbc imports no torch; what needs it is imported when it is used.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from edbc._version import __version__
-from edbc.capture.code.mark import cell
+from edbc.capture.code.mark import cell, closed
 from edbc.errors import EdbcError
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = [
     "Stages",
     "__version__",
     "cell",
+    "closed",
     "collate",
     "compile",
     "load",

@@ -41,6 +41,7 @@ Definitions.
     closed but for attributes of their own object that they assign: nobody else has it before. So may the function that
     made it. An object of such a class that the model holds, or an instance, is another matter: methods that assign
     its attributes are open there.
+(7) The `forward` of a module that somebody promised to be closed (`edbc.closed`) is, and so are calls of the module.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`code.automatic`).
@@ -86,7 +87,7 @@ from edbc.capture.code.assigned import (
     own_attributes,
 )
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
-from edbc.capture.code.mark import is_cell
+from edbc.capture.code.mark import is_cell, is_closed
 from edbc.capture.code.rewrite import LookUp, LookUps, as_python, enclosing_of, standing
 from edbc.capture.standins.source import is_library
 
@@ -226,7 +227,7 @@ class Closed:
     def _methods(self) -> dict[str, list[nn.Module]]:
         """Modules that have a method of the user's, by its name."""
         found: dict[str, list[nn.Module]] = {}
-        for module in self.model.modules():
+        for module in _outside_of_promises(self.model):
             for name in methods_of(module):
                 found.setdefault(name, []).append(module)
         return found
@@ -314,6 +315,9 @@ class Closed:
         key = id(module), function
         if self._being_read:
             self._rests_on[self._being_read[-1]][1].add(key)
+        if key not in self._verdicts and _is_promised(function, module):
+            self._verdicts[key], self._rests_on[key] = None, (LookUps(), set())
+            self._kept.append(module)
         if key not in self._verdicts:
             itself = Obstacle(_first_line(function), f"{function.__name__} calls itself")
             self._verdicts[key], before = None if self.for_instances else itself, len(self._verdicts)
@@ -352,7 +356,7 @@ class Closed:
 
     def require_module(self, module: nn.Module) -> None:
         """Raise _Open where calls of a module, or of a module inside it, are open."""
-        for part in module.modules():
+        for part in _outside_of_promises(module):
             if is_cell(part):
                 continue
             has_call = not _is_torchs(_owner(type(part), "__call__").__module__)
@@ -488,6 +492,20 @@ def _is_plain_class(kind: type) -> bool:
         if not (_is_users(module) and special <= allowed):
             return False
     return True
+
+
+def _outside_of_promises(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and those in it, without any that is promised to be closed, and what is inside of that."""
+    inside: set[int] = set()
+    for part in module.modules():
+        if id(part) not in inside and is_closed(part):
+            inside |= set(map(id, part.modules()))
+    return (part for part in module.modules() if id(part) not in inside)
+
+
+def _is_promised(function: Any, module: Any) -> bool:
+    """Whether it is the forward of a module that is promised to be closed."""
+    return isinstance(module, nn.Module) and is_closed(module) and methods_of(module).get("forward") is function
 
 
 def _is_special(name: str) -> bool:

@@ -1,6 +1,7 @@
-"""`edbc.cell`: the mark that makes a module one node of the dataflow graph.
+"""What a user tells of modules: `edbc.cell`, the mark that makes one a node of the dataflow graph, and `edbc.closed`,
+the promise that one is a function whose code need not be read.
 
-It changes nothing about the module: a marked model runs in plain PyTorch as before. Importing it imports no torch.
+They change nothing about the module: a marked model runs in plain PyTorch as before. Importing this imports no torch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MARK = "__edbc_cell__"
+PROMISE = "__edbc_closed__"
 
 
 def cell(module: T) -> T:
@@ -31,3 +33,25 @@ def cell(module: T) -> T:
 def is_cell(module: object) -> bool:
     """True when the module, or its class, was marked with `cell`."""
     return getattr(module, MARK, False) is True
+
+
+def closed(module: T) -> T:
+    """Promise that calls of a module class (as a decorator), or of one module instance, are closed, and return it.
+
+    What a closed call returns is told by its arguments and by what stays: parameters, buffers, plain attributes; and it
+    leaves nothing behind. edbc reads most code to see that (`edbc.capture.code.closed`); a library's, with decorators,
+    hooks and caches of its own, cannot be read. Then its Python runs for each instance, as long as nobody promises.
+    Compiling compares what comes of it with eager execution, on the sample. A promise that does not hold for others (a
+    counter that scales the result, an attribute that somebody else assigns) is not seen.
+
+    >>> class Encoder: ...
+    >>> is_closed(closed(Encoder()))
+    True
+    """
+    setattr(module, PROMISE, True)
+    return module
+
+
+def is_closed(module: object) -> bool:
+    """True when the module, or its class, was marked with `closed`."""
+    return getattr(module, PROMISE, False) is True
