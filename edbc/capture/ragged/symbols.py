@@ -440,6 +440,8 @@ class Line(_Matrix):
             if own.start is own.step is None and type(own.stop) is Size and own.stop == self.index._own_size():
                 return self
             return Line(self.index[own])
+        if type(index) is tuple and len(index) == 2 and type(index[0]) is int:
+            return self[index[0]][index[1]]
         if type(index) is not int or index not in (0, -1):
             raise CannotKeep
         return self.index

@@ -91,7 +91,7 @@ class Shifts(Closed):
         h = mixed(self.words(words[:-1]), self.words(torch.tensor(ids[1:])))
         late = self.words(words.unsqueeze(0)[:, 1:][:, ::2])
         scores, size = self.names(h), len(words[1:])
-        return F.cross_entropy(scores, words[1:]), late.sum(1), self.out(h.mean(0)), h.new_zeros(size, 4).sum(0)
+        return F.cross_entropy(scores, words.unsqueeze(0)[0, 1:]), late.sum(1), self.out(h.mean(0)), h.new_zeros(size, 4).sum(0)
 
 
 def of_three(rng: Random) -> list[int]:
