@@ -16,6 +16,7 @@ from helpers import bound
 from randomforwards import instance, model_of, source_of
 from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import edbc
 from edbc.capture.ragged import rules
@@ -91,7 +92,12 @@ class Shifts(Closed):
         h = mixed(self.words(words[:-1]), self.words(torch.tensor(ids[1:])))
         late = self.words(words.unsqueeze(0)[:, 1:][:, ::2])
         scores, size = self.names(h), len(words[1:])
-        return F.cross_entropy(scores, words.unsqueeze(0)[0, 1:]), late.sum(1), self.out(h.mean(0)), h.new_zeros(size, 4).sum(0)
+        return (
+            F.cross_entropy(scores, words.unsqueeze(0)[0, 1:]),
+            late.sum(1),
+            self.out(h.mean(0)),
+            h.new_zeros(size, 4).sum(0),
+        )
 
 
 def of_three(rng: Random) -> list[int]:
@@ -120,6 +126,21 @@ class Recurs(Closed):
             found,
             self.words(torch.tensor(ids).view(1, -1))[0].sum(0),
         )
+
+
+class Packs(Closed):
+    """Recurrent layers of a sequence that is packed, by its length in a list or in a tensor, and padded again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.there, self.back = nn.GRU(HIDDEN, 5, batch_first=True), nn.LSTM(HIDDEN, 3, bidirectional=True)
+
+    def forward(self, ids):
+        x = self.words(torch.tensor(ids).unsqueeze(0))
+        packed = nn.utils.rnn.pack_padded_sequence(x, [x.size(1)], batch_first=True)
+        h, _ = nn.utils.rnn.pad_packed_sequence(self.there(packed)[0], batch_first=True)
+        turned = pack_padded_sequence(x.transpose(0, 1), [len(ids)])
+        return h[0].sum(0), self.back(turned)[1][0]
 
 
 class Places(Closed):
@@ -367,7 +388,7 @@ def pairs(rng: Random) -> Any:
 MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Divides, sentence), (Branches, sentence), (ReadsWords, sentence), (Ends, sentence), (Sends, graph),
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
-    (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
+    (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column),
 ]  # fmt: skip
@@ -391,7 +412,7 @@ def flat(nest: Any) -> Any:
 
 @pytest.mark.parametrize(("kind", "make"), [(Sends, graph), (Unpacks, graph), (Columns, columns),
                                            (Attends, sentence), (Named, named), (Positions, sentence),
-                                           (OfObjects, data), (OfPairs, pairs), (Recurs, sentence),
+                                           (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
                                            (Places, sentence), (Shifts, of_three), (Padded, sentence),
                                            (OtherWords, sentence), (Weighs, weighed),
                                            (Catalogue, column)])  # fmt: skip
