@@ -204,9 +204,20 @@ class Index(Lazy):
     def view(self, *shape: Any) -> Any:
         """The same."""
         sizes = _sizes_of(shape)
+        if self.along >= 0 and self._has_shape(sizes):
+            return self
         if self.along >= 0 or sizes not in ((-1,), (-1, 1), (1, -1)):
             raise CannotKeep
         return self if len(sizes) == 1 else self.unsqueeze(sizes.index(1))
+
+    def _has_shape(self, sizes: tuple[Any, ...]) -> bool:
+        """Whether a view by such sizes, one of which may be -1, is the same: `ids.view(-1, ids.shape[-1])`."""
+        own = self._shape()
+        given = [pair for pair in zip(sizes, own, strict=False) if type(pair[0]) is Size or pair[0] != -1]
+        return len(sizes) == len(own) <= len(given) + 1 and all(
+            type(one) is type(other) and (one.like == other.like if type(one) is Size else one == other)
+            for one, other in given
+        )
 
     def integers(self) -> Any:
         """As rows of integers: of a matrix, those of its vectors side by side."""
@@ -463,7 +474,7 @@ class Line(_Matrix):
         sizes = _sizes_of(shape)
         if len(sizes) > 2:
             return self.integers().view(*sizes)
-        return self if sizes == (1, -1) else self.index.view(*shape)
+        return self if self._has_shape(sizes) else self.index.view(*shape)
 
     def repeat(self, *sizes: Any) -> Line:
         """A batch of one."""

@@ -474,3 +474,29 @@ def test_sizes_meet_floats(asks: str) -> None:
     net = bound(model, instances, cells="auto")
     for _ in range(3):
         require_eager(net, model, instances)
+
+
+class ViewsOfItself(nn.Module):
+    """What libraries do to ids, in case there are more dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        shape = ids.size()
+        ids = ids.view(-1, shape[-1])
+        return torch.tanh(self.words(ids.view(shape))).sum(1) * ids.shape[0]
+
+
+def test_ids_that_are_seen_by_their_own_sizes_are_the_same() -> None:
+    """Forward is kept, for all lengths."""
+    net = bound(ViewsOfItself(), [torch.zeros(1, n, dtype=torch.int64) for n in (2, 4, 6, 9)], cells="auto", rows=True)
+    with torch.no_grad():
+        net([torch.zeros(1, n, dtype=torch.int64) for n in (2, 4)])
+        recorder = net._idle[0][1]
+        before = recorder.found_forwards
+        texts = [torch.arange(n)[None] for n in (3, 5, 7)]
+        for got, expected in zip(net(texts), map(net.model, texts), strict=True):
+            torch.testing.assert_close(got, expected)
+    assert recorder.found_forwards == before + 3
