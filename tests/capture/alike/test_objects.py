@@ -271,7 +271,7 @@ class MakesListed(Base):
 
 class MakesSetter(Base):
     def forward(self, x: Tensor) -> Any:
-        return Setter(self.up(x).sum(0)).h
+        return Setter(self.up(x).sum(0))._h
 
 
 class MakesRegistered(Base):

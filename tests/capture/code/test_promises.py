@@ -47,6 +47,10 @@ class Layer(nn.Module):
         super().__init__()
         self.query, self.value, self.norm = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE), nn.LayerNorm(SIZE)
 
+    def squeeze(self) -> None:
+        """Of a name that code calls of tensors."""
+        RUNS.append(1)
+
     @with_defaults
     def forward(self, h: Tensor, scale: float = 1.0) -> Tensor:
         RUNS.append(1)
@@ -78,7 +82,7 @@ class Classifier(nn.Module):
         self.encoder, self.out = edbc.closed(Library()), nn.Linear(SIZE, 3)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.out(self.encoder(ids)["pooled"])
+        return self.out(self.encoder(ids)["pooled"].squeeze(0))
 
 
 def texts(seed: int, count: int) -> list[Tensor]:
