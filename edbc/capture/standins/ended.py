@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any, NoReturn
 
+from edbc.base.kept import Kept
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.standins.standin import Lazy, Value, refuse_ended
 
@@ -31,6 +32,7 @@ for _name in ("add", "added", "autocast", "books", "emit", "entries", "external"
               "plain", "reduction", "rows", "take", "whole", "without_gradient"):  # fmt: skip
     setattr(Ended, _name, property(_refuse, _refuse))
 ENDED = object.__new__(Ended)
+ENDED.read_sites = Kept(1)  # where `if t` looks before it asks anything else
 
 
 def end(recorder: Recorder) -> None:
