@@ -138,3 +138,4 @@ def what_would_help(plan: Plan) -> Iterator[str]:
     if plan.trained_on.nodes == plan.trained_on.instances:
         yield "where all instances have one graph, as of a convolutional network: stages ('edbc compile --profile')"
     yield "larger mini-batches, and vertex functions, which run no Python per node"
+    yield "where forward's code is a library's, a promise that it is a function, if you know that: edbc.closed"
