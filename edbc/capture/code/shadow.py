@@ -875,12 +875,14 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
 def _record_automatic(recorder: Recorder, name: str, module: nn.Module, method: str) -> None:
     """Make calls of an automatic cell record a node, where they are cells (`code.automatic`)."""
     attribute = "__call__" if method == "forward" else method
+    written = getattr(type(module), attribute)
 
     def become(call: Callable[..., Any]) -> None:
+        call.__dict__["__wrapped__"] = written  # where `inspect.signature` finds its arguments
         setattr(type(module), attribute, call)
 
-    call = recorded_call(recorder, name, "cell", become, getattr(type(module), attribute))
-    module.__class__ = derived_class(type(module), {attribute: call})
+    module.__class__ = derived_class(type(module), {})
+    become(recorded_call(recorder, name, "cell", become, written))
 
 
 def _run_as_written(view: ModelView, shadow: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import shutil
 import sys
@@ -762,3 +763,35 @@ def test_calls_of_the_instance_s_tensors_are_unrolled(monkeypatch: pytest.Monkey
     graph = net.prepare(instances).capture.graph
     kinds = [kind for kind, t in enumerate(graph.types) if "gathered" in t.signature]
     assert np.isin(graph.node_type, kinds).sum() == sum(map(len, instances))  # one less a loop, and the last
+
+
+class Chunked(nn.Module):
+    """As a library does that may cut its rows into pieces: it asks how many arguments a method takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.on = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+    def chunk(self, h: Tensor) -> Tensor:
+        return torch.tanh(self.up(h)) + torch.relu(self.on(h))
+
+    def forward(self, xs: list[Tensor]) -> Tensor:
+        h = torch.zeros(SIZE)
+        for x in xs:
+            h = applied(self.chunk, h + x)
+        return h
+
+
+def applied(function: Any, *pieces: Tensor) -> Tensor:
+    if len(inspect.signature(function).parameters) != len(pieces):
+        raise ValueError(f"expected as many pieces as arguments of {inspect.signature(function)}")
+    return function(*pieces)
+
+
+def test_an_automatic_cell_has_the_arguments_that_the_user_wrote() -> None:
+    """From the first call on, and once it is unrolled."""
+    net = bound(seeded(Chunked), [[torch.ones(SIZE)] * n for n in (1, 2, 3)], cells="auto")
+    assert set(net.view.automatic) == {"chunk"}
+    for n in (1, 4, 2):
+        xs = [torch.full((SIZE,), 0.1 * i) for i in range(n)]
+        torch.testing.assert_close(net([xs])[0], net.model(xs))
