@@ -194,8 +194,9 @@ def _kind(tensor: torch.Tensor) -> tuple[bool, bool]:
 
 
 def _is_condition(ours: torch.Tensor, eager: torch.Tensor) -> bool:
-    """Whether truth values of eager's may be numbers here."""
-    return eager.dtype is torch.bool and bool(((ours == 0) | (ours == 1)).all())
+    """Whether eager's truth values may be numbers here, which integers are not: those may be indices."""
+    is_pair = eager.dtype is torch.bool and ours.is_floating_point()
+    return is_pair and bool(((ours == 0) | (ours == 1)).all())
 
 
 @dataclass

@@ -409,16 +409,7 @@ class Closed:
         while known != self._named:  # members read others
             new, known = self._named - known, set(self._named)
             for name in new:
-                owner = next((c for c in kind.__mro__ if name in vars(c)), None)
-                if owner is None:
-                    continue
-                item = vars(owner)[name]
-                function = item.fget if type(item) is property else item
-                if type(function) is FunctionType:
-                    self.require_function(function, None)
-                elif not isinstance(item, _PLAIN):
-                    raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
-                self.note(LookUp(vars(owner), name, item))
+                self._require_member(kind, name, None)
 
     def require_named(self, name: str) -> None:
         """Raise _Open unless a method of that name, called of something unknown, is closed in every module, and in
@@ -448,18 +439,22 @@ class Closed:
 
     def require_member(self, kind: type, name: str) -> None:
         """Raise _Open unless what a class whose objects are made has by a name only computes."""
-        owner = next((c for c in kind.__mro__[:-1] if name in vars(c)), None)
+        self._require_member(kind, name, kind)
+
+    def _require_member(self, kind: type, name: str, made: type | None) -> None:
+        """The same of any class, whose objects are made or are an instance's, which its methods leave as they are."""
+        owner = next((c for c in kind.__mro__ if name in vars(c)), None)
         if owner is None:
             return
         item = vars(owner)[name]
         self.note(LookUp(vars(owner), name, item))
-        function = item.fget if type(item) is property and item.fset is None else item
-        if type(item) is staticmethod:
+        function = item.fget if type(item) is property else item
+        if type(item) is staticmethod and made is not None:
             self.require_function(item.__func__, None)
         elif type(function) is FunctionType:
             if not _is_of_dataclass(owner, function):
-                self.require_function(function, kind)
-        elif not isinstance(item, (MemberDescriptorType, *_PLAIN)):
+                self.require_function(function, made)
+        elif not isinstance(item, _PLAIN) and (made is None or type(item) is not MemberDescriptorType):
             raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
 
 
@@ -861,9 +856,8 @@ class _Reading:
         """The module to which it may be assigned: the function's own, or by (5) one inside it."""
         if self._leaves(base, names):
             return self.module
-        owner = (
-            self.module if self._is_self(base) and isinstance(self.module, nn.Module) else None
-        )  # or an object with a method
+        is_own = self._is_self(base) and isinstance(self.module, nn.Module)  # or an object with a method
+        owner = self.module if is_own else None
         for name in names[:-1]:
             owner = None if owner is None else owner._modules.get(name)
         is_state = owner is not None and self._is_state(owner, names[-1])

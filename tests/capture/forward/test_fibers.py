@@ -1384,21 +1384,26 @@ def flat(result: Any) -> Iterator[torch.Tensor]:
 def test_a_decision_that_eager_would_not_take_is_told() -> None:
     """A replay with one decision altered breaks parity; as read, it holds."""
     model, instances = model_of(greedy), some(4)
-    net = bound(model, instances)
+    require_told(bound(model, instances), instances, lambda taken: (taken + 1) % 50)
+
+
+def require_told(net: Net, instances: list[Any], altered: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Parity holds as values were read, and not with one of them altered."""
     with torch.no_grad():
         results, prepared = net.run(instances)
         reads = prepared.capture.reads
         assert reads is not None
         parity = Parity()
-        parity.add_all(results, reads, Eager(model), instances)
+        parity.add_all(results, reads, Eager(net.model), instances)
         parity.require()
         assert parity.decisions.reads == sum(map(len, reads.of_instance))
         assert 0 < parity.decisions.closest < float("inf")
 
         first = reads.of_instance[2][0]
-        reads.of_instance[2][0] = first._replace(tensor=(first.tensor + 1) % 50)
+        assert first.tensor is not None
+        reads.of_instance[2][0] = first._replace(tensor=altered(first.tensor))
         parity = Parity()
-        parity.add_all(results, reads, Eager(model), instances)
+        parity.add_all(results, reads, Eager(net.model), instances)
 
     assert not parity.holds
     assert "edbc read" in parity.decisions.fault
@@ -1527,23 +1532,11 @@ def test_a_condition_of_a_region_that_eager_would_not_take_is_told() -> None:
     model, instances = Doubting().eval(), [torch.randn(SIZE) for _ in range(8)]
     net = bound(model, instances, cells="auto")
     with torch.no_grad():
-        results, prepared = net.run(instances)
-        reads = prepared.capture.reads
-        assert reads is not None
-        assert all(read.tensor.is_floating_point() for read in reads.of_instance[0])
-        parity = Parity()
-        parity.add_all(results, reads, Eager(model), instances)
-        parity.require()
-        assert parity.decisions.reads == sum(map(len, reads.of_instance))
-        assert 0 < parity.decisions.closest < float("inf")
+        _, prepared = net.run(instances)
+    assert prepared.capture.reads is not None
+    assert all(read.tensor.is_floating_point() for read in prepared.capture.reads.of_instance[0])
 
-        first = reads.of_instance[2][0]
-        reads.of_instance[2][0] = first._replace(tensor=1 - first.tensor)
-        parity = Parity()
-        parity.add_all(results, reads, Eager(model), instances)
-
-    assert not parity.holds
-    assert "edbc read" in parity.decisions.fault
+    require_told(net, instances, lambda taken: 1 - taken)
 
 
 def still_running(net: Reading, words: list[int]) -> Any:
