@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import torch
 from torch import nn
@@ -133,3 +135,19 @@ class InsideByNumPy(nn.Module):
                 splits = [chart[:, i, k, : self.size // 2] + chart[:, k + 1, j, -1:] for k in range(i, j)]
                 chart[:, i, j, : self.size // 2] = torch.logsumexp(torch.stack(splits, 1), 1)
         return (chart[0, 0].softmax(-1) @ self.rules).sum(0)
+
+
+@program(series)
+class WrittenIntoACopy(nn.Module):
+    """A deep copy of the last position, which what is predicted of it is written into."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.step, self.out = nn.GRUCell(FEATURES, size), nn.Linear(size, FEATURES)
+
+    def forward(self, series):
+        seen, h = copy.deepcopy(list(series[-1:])), None
+        for _ in range(3):
+            h = self.step(seen[0].clone()[None], h)
+            seen[0][1:] = self.out(h)[0, 1:].detach()
+        return seen[0], h

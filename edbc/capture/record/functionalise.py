@@ -510,7 +510,8 @@ class KeepsBooks(TorchFunctionMode):
             with torch._C.DisableTorchFunction():
                 result.zero_()
         if type(result) in _MADE:
-            changes.made(result, (args, kwargs))
+            copied = func is torch.Tensor.__deepcopy__  # into a memo that holds what it makes
+            changes.made(result, (args[:1] if copied else args, kwargs))
         return result
 
 
