@@ -151,3 +151,22 @@ class WrittenIntoACopy(nn.Module):
             h = self.step(seen[0].clone()[None], h)
             seen[0][1:] = self.out(h)[0, 1:].detach()
         return seen[0], h
+
+
+@program(series)
+class BiasOfPositions(nn.Module):
+    """Attention-free: a bias of positions, made of parameters, is masked in place; another call of the same function
+    of parameters is not."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.up, self.bias = nn.Linear(FEATURES, size), nn.Parameter(torch.randn(16, 16))
+        self.register_buffer("near", torch.ones(16, 16).tril(3).triu(-3))
+
+    def forward(self, x):
+        n = len(x)
+        bias = (self.bias[:n, :n] * self.near[:n, :n]).unsqueeze(-1)
+        bias.masked_fill_(~torch.ones(n, n, dtype=torch.bool).tril().unsqueeze(-1), -100.0)
+        bias += 1
+        whole = self.bias[:n, :n] * self.near[:n, :n]
+        return torch.einsum("ijb,jd->id", torch.softmax(bias, 1), self.up(x)) + whole.sum()

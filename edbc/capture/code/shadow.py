@@ -195,6 +195,8 @@ class ModelView:
         self._assigned: set[tuple[str, str]] = set()
         self.written: set[tuple[str, str]] = set()
         """Paths of modules, and names of all their attributes that forward has assigned to on shadows."""
+        self.changing: set[SharedRef] = set()
+        """Functions of parameters whose results code changes in place."""
         self._promised = names_of_cells(model)
         self.given_up: dict[str, str] = {}
         """Of automatic cells that are none any more, what has come to mean something else."""

@@ -248,6 +248,10 @@ class Changes:
 
     def _refuse_held(self, name: Any) -> None:
         if type(name) is Shared:
+            computed = _computed(self.rec.tracer, name.ref)
+            if computed is not None and computed not in self.rec.tracer.changing:
+                self.rec.tracer.changing.add(computed)
+                raise MustKeepBooks
             is_statistic = name.ref.name.rpartition(".")[2] in _STATISTICS
             refuse(
                 f"a parameter or buffer of the model was changed in place, {name.ref}",
@@ -401,6 +405,22 @@ def makes_memory(operation: Operation, shared_meta: Callable[[SharedRef], torch.
         return rules.makes_memory(operation.name)
     memory = [x.untyped_storage()._cdata for x in made if isinstance(x, torch.Tensor)]
     return given.isdisjoint(memory) and len({*memory}) == len(memory)
+
+
+def _computed(tracer: ModelView, ref: SharedRef) -> SharedRef | None:
+    """What a function of parameters shows, as far as it is memory of its own; None where it shows a parameter."""
+    tensor, num_steps = tracer.shared(SharedRef(ref.name)).detach(), 0
+    for number, view in enumerate(ref.views, 1):
+        given = [tensor]
+
+        def shared(other: SharedRef, given: list[torch.Tensor] = given) -> torch.Tensor:
+            given.append(tracer.shared(other).detach())
+            return given[-1]
+
+        tensor = view.apply(tensor, shared)
+        if tensor.untyped_storage()._cdata not in {x.untyped_storage()._cdata for x in given}:
+            num_steps = number
+    return ref._replace(views=ref.views[:num_steps]) if num_steps else None
 
 
 def is_apart(operation: Operation, tracer: ModelView) -> bool:

@@ -1423,8 +1423,10 @@ class Recorder:
         return self.seen(args[0], *known)
 
     def _of_parameters(self, known: OfParameters) -> Any:
-        """What it gives; where names of memory are told apart, a vector is a value that may change."""
-        is_apart = known.is_vector and self.books is not None
+        """What it gives; where names of memory are told apart, a vector is a value that may change, and so is what
+        was seen to change."""
+        changes = self.tracer.changing and type(known.result) is Shared and known.result.ref in self.tracer.changing
+        is_apart = (known.is_vector or changes) and self.books is not None
         return self.copied(self.whole(known.result)) if is_apart else known.result
 
     def seen(self, value: Any, outputs: Any, slots: Sequence[Slot], flat: bool) -> Any:
