@@ -15,8 +15,8 @@ What a copy calls instead:
 (5) of `torch.zeros` and its like, and of `torch.tensor` of numbers: what describes it (`capture.standins.made`);
 (6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
-(8) of `len`, `torch.arange` and `pack_padded_sequence`, where sizes are symbols: what leaves the size of rows one
-    (`ragged.symbols`);
+(8) of `len`, `torch.arange`, `pack_padded_sequence`, `math.sqrt` and `math.log`, where sizes are symbols: what leaves
+    the size of rows one (`ragged.symbols`);
 (9) of `torch.Tensor(n, m)`, `torch.LongTensor(n, m)` and their like, which no override reaches, and of `torch.empty`:
     zeros, as what memory holds by chance is no graph that comes twice;
 (10) of `torch.sparse.FloatTensor`, `torch.sparse_coo_tensor` and their like: of descriptions their tensors;
@@ -34,6 +34,7 @@ and torch finds the stand-ins. Values are the same on both ways; a test takes bo
 from __future__ import annotations
 
 import builtins
+import math
 import operator
 import sys
 import threading
@@ -48,7 +49,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
-from edbc.capture.ragged.symbols import Index, Listed, Mask, Range, Size
+from edbc.capture.ragged.symbols import Index, Listed, Mask, Range, Size, amount
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.record.draws import made_of_sizes
 from edbc.capture.record.keys import quick_key
@@ -514,5 +515,6 @@ _INSTEAD: dict[int, Any] = {id(found): called for found, called in (
     *((f, _of_maker(f)) for f in (*MAKERS, *LIKE)), *((f, _of_drawing(f)) for f in (torch.rand, torch.randn)),
     *((f, _of_constructor(f)) for f in CONSTRUCTORS),
 )}  # fmt: skip
-_OF_SYMBOLS = {id(len): _length, id(torch.arange): _range, id(pack_padded_sequence): _packed}
+_OF_SYMBOLS = {id(len): _length, id(torch.arange): _range, id(pack_padded_sequence): _packed,
+               id(math.sqrt): amount(math.sqrt), id(math.log): amount(math.log)}  # fmt: skip
 """What is called instead, by identity; the second where some sizes are symbols."""

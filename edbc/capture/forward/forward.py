@@ -204,6 +204,7 @@ def drop_ragged(recorder: Recorder) -> None:
     """From now on no class is ragged: forward does what rows cannot follow, or reads values."""
     recorder.ragged = frozenset()
     recorder.is_of_ragged.clear()
+    recorder.leaf_kinds.clear()
 
 
 def _random_state() -> bytes:

@@ -43,13 +43,14 @@ from edbc.capture.ragged.program import (
     Numbers,
     Program,
     Triple,
+    arguments_of,
     count_after,
     count_of,
     size_of,
     triple,
 )
 from edbc.capture.ragged.rows import adopted
-from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, untold, vectors_of
+from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, asked, untold, vectors_of
 from edbc.capture.ragged.value import Drawn, NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
@@ -236,6 +237,8 @@ class KeptCall(NamedTuple):
     """Numbers that no index may be, by the number of the argument."""
     zeros: tuple[int, ...]
     """Results of the run that are rows of zeros, to which others are added as if they were not there."""
+    unread: frozenset[int]
+    """Arguments that it is given and neither reads nor returns, by number; nor does it matter how many they are."""
     left: KeptCall | None = None
     """Of a forward that leaves attributes on modules: the call that gives these, by path and name, and no more."""
 
@@ -509,12 +512,12 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     rec.keeping, rec.symbolic = frozenset((0, *sizes)), True
     reading, rec.reading = rec.reading, untold
     rec.kept_wholes = []
-    rec.asked_size = rec.counted = False
+    rec.asked_size, rec.counted, rec.num_amounts = False, False, 0
     rec.equal_sizes, rec.within, rec.apart = [], [], []
     result, own = None, [row for row in given.rows if row.is_own]
     shared(None, own)  # what is kept changes no argument
     try:
-        result = function(shown)
+        result = asked(function(shown))
         if any(type(of) is Check for of in rec.unread[unread:]):  # which leaves with no result of this call
             raise CannotKeep
         if (rec.asked_size or rec.counted) and not by_sizes:
@@ -527,7 +530,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
             rec.first_runs += rec.num_runs - runs - 1
         return _with_integers(result)
     except TooFew:
-        result = None
+        result, rec.num_amounts = None, 0
     except (CannotKeep, MustKeepBooks, NotRagged, Exception) as error:  # the code's own are raised again below
         result = None
         if type(error) is MustKeepBooks and rec.before_books is not None:  # code runs as it is written from now on
@@ -541,6 +544,12 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
             row.is_own = True
     rec.forget_since(*begin)
     del rec.unread[unread:]
+    if result is None and rec.num_amounts and rec.tells_amounts:  # once more, with integers for these
+        rec.tells_amounts = False
+        try:
+            return first_whole_call(rec, key, sizes, by_sizes, given, function, args)
+        finally:
+            rec.tells_amounts = True
     return function(written)
 
 
@@ -642,7 +651,20 @@ class _Keeping:
         first = len(self.given.rows) + len(self.given.values) + 1
         numbers = dict.fromkeys((-self.sized(of) - first, index) for of, index in apart)
         told = tuple(self.equal), tuple(self.below), tuple(self.within), tuple(numbers), tuple(sorted(self.zeros))
-        return KeptCall(program, tuple(self.extras), placed, form, *told)
+        return KeptCall(program, tuple(self.extras), placed, form, *told, self.unread(form, told))
+
+    def unread(self, form: Form, told: Any) -> frozenset[int]:
+        """See `KeptCall`."""
+        registers = {-1 - r for step in self.draft.steps for r in step.registers} | {-1 - r for r in self.results}
+        registers |= {-1 - r for r in form.sources}
+        counts = [*self.draft.counts, *form.count_of, *[c for pair in told[0] for c in pair]]
+        counts += [count for _, count, _ in told[1]] + [count for count, *_ in told[2]]
+        counts += [extra.num for extra in self.extras if isinstance(extra, First | Drawn)]
+        of_indices = [number for number, *_ in (*told[1], *told[3])]
+        of_indices += [extra.number for extra in self.extras if isinstance(extra, ByIndices)]
+        first = len(self.given.rows) + len(self.given.values)
+        read = registers.union(*map(arguments_of, counts), (first + number for number in of_indices))
+        return frozenset(range(first + len(self.given.indices))) - read
 
     def node(self, number: int) -> None:
         """A node of single values."""

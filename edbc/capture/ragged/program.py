@@ -138,6 +138,15 @@ def _new_size(count: Sum | Part, sizes: Sequence[Any], known: dict[int, Any]) ->
     return len(range(whole)[which])
 
 
+def arguments_of(count: Count) -> set[int]:
+    """The arguments that a size follows from."""
+    if type(count) is int:
+        return {count}
+    if isinstance(count, Part):
+        return arguments_of(count.whole)
+    return set().union(*map(arguments_of, count.parts)) if isinstance(count, Sum) else set()
+
+
 def num_made(op: int, parameters: Sequence[int]) -> int:
     """How many registers a step makes."""
     return parameters[1] if op == EACH else parameters[3] if op == SCAN else 1

@@ -2,10 +2,10 @@
 
 Code that is kept runs once for all instances, so whatever it learns of this one must be known. A `Size` is an integer
 that tells when it is looked at; compared with a number it tells between which bounds the answer is the same, and what
-is recorded serves sizes within these (`assert n <= 512`). An `Index` stands for indices of the instance's, of which
-code can do no more than take rows by them, look them up, send rows by them, and compare all with a number that none of
-them is (`ids != pad`), which gives a `Mask`. A list of them is `Listed`. Anything else gives the attempt up
-(`CannotKeep`): the call is recorded as it is written.
+is recorded serves sizes within these (`assert n <= 512`). What arithmetic makes of it is an `Amount`. An `Index` stands
+for indices of the instance's, of which code can do no more than take rows by them, look them up, send rows by them, and
+compare all with a number that none of them is (`ids != pad`), which gives a `Mask`. A list of them is `Listed`.
+Anything else gives the attempt up (`CannotKeep`): the call is recorded as it is written.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep, Numbers, Triple, triple
+from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import Lazy, Shared
 
 if TYPE_CHECKING:
@@ -69,11 +70,14 @@ class Shape(tuple[Any, ...]):
 
 
 def _asking(name: str) -> Callable[..., Any]:
-    method, mirrored = getattr(int, name), _MIRRORED.get(name, "")
+    mirrored = _MIRRORED.get(name, "")
 
-    def ask(self: Size, *others: Any) -> Any:
+    def ask(self: Any, *others: Any) -> Any:
         self.rec.asked_size = True
-        found = method(self.value, *[x.value if type(x) is Size else x for x in others])
+        method = getattr(type(self.value), name, None)
+        if method is None:  # an index, of a number that is none
+            raise TypeError(f"'{type(self.value).__name__}' object cannot be interpreted as an integer")
+        found = method(self.value, *[x.value if type(x) in _AMOUNTS else x for x in others])
         if found is NotImplemented and isinstance(others[0], Number):  # integers leave the sum with a float to that
             return getattr(others[0], mirrored)(self.value)
         return found
@@ -112,11 +116,104 @@ METHODS = (
     "invert"
 ).split()
 """Of integers, by which code learns what they are."""
+
+
+class Amount:
+    """A number that follows from sizes by arithmetic (`n - 1`, `h.sum(0) / n`, `n ** -0.5`): `call` of `operands`. With
+    tensors it is computed of each instance's sizes, and some are places of rows (`ragged.amounts`); as a Python number
+    it tells that it was asked."""
+
+    __slots__ = ("call", "operands", "rec", "value")
+
+    def __init__(self, rec: Recorder, call: Callable[..., Any], operands: tuple[Any, ...]):
+        self.rec, self.call, self.operands = rec, call, operands
+        self.value: int | float = call(*[x.value if type(x) in _AMOUNTS else x for x in operands])
+        rec.num_amounts += 1
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self.value)
+
+    @property
+    def offset(self) -> tuple[Size, int] | None:
+        """A size and how much more than that it is; None for what is no such sum."""
+        if self.call not in (operator.add, operator.sub):
+            return None
+        one, other = self.operands
+        if self.call is operator.add and type(one) is int:
+            one, other = other, one
+        found = offset_of(one)
+        if found is None or type(other) is not int:
+            return None
+        return found[0], found[1] + (other if self.call is operator.add else -other)
+
+
+_AMOUNTS = (Size, Amount)
+
+
+def offset_of(item: Any) -> tuple[Size, int] | None:
+    """See `Amount.offset`."""
+    return (item, 0) if type(item) is Size else item.offset if type(item) is Amount else None
+
+
+def asked(item: Any) -> Any:
+    """A nest with the numbers themselves in the places of amounts."""
+    if type(item) is slice:
+        return slice(asked(item.start), asked(item.stop), asked(item.step))
+    if type(item) is not Amount:
+        return inside(asked, item)
+    item.rec.asked_size = True
+    return item.value
+
+
+def amount(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function of a number, such as `math.sqrt`, which of sizes makes an amount."""
+
+    def of_size(item: Any) -> Any:
+        return Amount(item.rec, call, (item,)) if type(item) in _AMOUNTS and item.rec.tells_amounts else call(item)
+
+    return of_size
+
+
+def _deriving(name: str, call: Callable[..., Any], is_mirrored: bool) -> Callable[..., Any]:
+    ask = _asking(name)
+
+    def derive(self: Any, *others: Any) -> Any:
+        if not isinstance(others[0], Number):  # a tensor, which knows what to do with sizes
+            return NotImplemented
+        if not self.rec.tells_amounts or type(others[0]) not in (int, float, *_AMOUNTS):
+            return ask(self, *others)
+        return Amount(self.rec, call, (*others, self) if is_mirrored else (self, *others))
+
+    return derive
+
+
+def _comparing_sums(name: str) -> Callable[..., Any]:
+    """A comparison of what is a size and so much more: one of the size."""
+    ask = _asking(name)
+
+    def compare(self: Amount, *number: Any) -> Any:
+        of = self.offset
+        if of is None or type(number[0] if number else 0) is not int:
+            return ask(self, *number)
+        compared = getattr(of[0], "__ne__" if name == "__bool__" else name)
+        return compared((number[0] if number else 0) - of[1])
+
+    return compare
+
+
 for _name in METHODS:
-    setattr(Size, f"__{_name}__", _asking(f"__{_name}__"))
+    for _kind in _AMOUNTS:
+        setattr(_kind, f"__{_name}__", _asking(f"__{_name}__"))
+for _name, _call in (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul), ("truediv", operator.truediv),
+                     ("pow", operator.pow)):  # fmt: skip
+    for _kind in _AMOUNTS:
+        setattr(_kind, f"__{_name}__", _deriving(f"__{_name}__", _call, False))
+        setattr(_kind, f"__r{_name}__", _deriving(f"__r{_name}__", _call, True))
 for _name, _least, _most in (("lt", -MOST, -1), ("le", -MOST, 0), ("gt", 1, MOST), ("ge", 0, MOST), ("eq", 0, 0),
                              ("ne", 0, 0), ("bool", 1, MOST)):  # fmt: skip
     setattr(Size, f"__{_name}__", _comparing(f"__{_name}__", _least, _most))
+    setattr(Amount, f"__{_name}__", _comparing_sums(f"__{_name}__"))
 
 
 def untold(self: Any, *_: Any, **__: Any) -> NoReturn:

@@ -37,7 +37,7 @@ from edbc.capture.ragged.kept import whole_call
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
-from edbc.capture.ragged.symbols import Index, Mask, Size
+from edbc.capture.ragged.symbols import Amount, Index, Mask, Size
 from edbc.capture.ragged.value import each_row
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
@@ -305,7 +305,7 @@ def _is_taken(name: str) -> bool:
     return name in _NAMES or not name.isidentifier() or iskeyword(name) or bool(_NUMBERED.fullmatch(name))
 
 
-_OF_SIZES = (Index, Mask, Size)
+_OF_SIZES = (Amount, Index, Mask, Size)
 """What no call of a cell has as its argument."""
 
 

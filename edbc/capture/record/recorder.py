@@ -31,6 +31,7 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell, SharesMemory
 from edbc.capture.forward.carried import Carried
+from edbc.capture.ragged.amounts import told
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.masks import made_of_sizes
@@ -189,6 +190,10 @@ def _leaf_of_nobody() -> tuple[torch.Tensor, torch.Tensor]:
     return leaf, leaf.clone()
 
 
+MOST_KINDS = 4096
+"""Shapes of tensors that instances bring, each with its dtype, of which it is kept what they are."""
+
+
 class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
@@ -200,15 +205,15 @@ class Recorder:
         "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
         "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
         "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home", "in_cell",
-        "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
-        "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaves",
-        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries",
-        "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread",
-        "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
-        "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads",
-        "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place",
-        "shared", "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic",
-        "table", "taken", "takes_locks", "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
+        "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
+        "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
+        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries", "names",
+        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_amounts",
+        "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards",
+        "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade",
+        "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal",
+        "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks",
+        "tells_amounts", "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -339,6 +344,8 @@ class Recorder:
         self.ragged: frozenset[str] = frozenset()
         """Classes whose values are rows (`capture.ragged`)."""
         self.is_of_ragged: dict[Any, bool] = {}
+        self.leaf_kinds: Kept[Any, Any] = Kept(MOST_KINDS)
+        """What tells tensors of instances apart (`ragged.together.reading`), by all that it depends on."""
         """What `is_ragged` knows."""
         self.sizes: Sizes | None = None
         """Leading sizes by class, where they are asked for."""
@@ -369,6 +376,8 @@ class Recorder:
         """Numbers that indices must not be, by registers."""
         self.room = np.array([64, 256, 4096])
         """For nodes, refs and registers of runs (`ragged.expandloops`)."""
+        self.tells_amounts, self.num_amounts = True, 0
+        """Whether arithmetic with sizes gives amounts, and how many it has given (`ragged.symbols`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
         self.counted = False
@@ -1351,6 +1360,8 @@ class Recorder:
     ) -> Any:
         if self.shows is not None and len(args) == 2:
             args = self.shows.operands(func, *args)
+        if self.symbolic:
+            args, kwargs = told(self, func, args, kwargs)
         if self.ragged:
             result = ragged_call(self, func, args, kwargs, name)
             if result is not NotImplemented:

@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 import torch
 
 from edbc.capture.ragged.program import CannotKeep
-from edbc.capture.ragged.symbols import Size
+from edbc.capture.ragged.symbols import Size, asked
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.standins.fresh import makes_fresh
 from edbc.capture.standins.lazy import Stack
@@ -521,6 +521,7 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
     like, at = None, 0
     if rec.symbolic:
+        args = asked(args)
         mask = rec.mask_of_sizes(func, args, kwargs)
         if mask is not None:
             return mask

@@ -51,7 +51,9 @@ class Made(nn.Module):
 """
 """Attention of a batch of one, written out, with heads."""
 TAKES = """
+import math
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 
@@ -83,6 +85,36 @@ TAKEN = [
     "torch.ones(*h.shape).sub(h).sum(1)",
     "torch.zeros(1, n, {hidden}).add(h).amax(1)",
 ]
+AMOUNTS = [
+    "h.sum(1) / n",
+    "h.sum(1).div(n) + n",
+    "n * h.sum(1)",
+    "(h / n).sum(1)",
+    "h.sum(1) / math.sqrt(n)",
+    "h.sum(1) * n ** -0.5 - math.log(n)",
+    "h.sum(1) / (1 + n / 2) + (2 - n)",
+    "((h.sum(1, keepdim=True) - h) / (n - 1)).amax(1)",
+    "h[:, n - 1]",
+    "h[0, n - 1 - 1]",
+    "h[0][: n - 1].sum(0) * h[0][1:n].amax(0)",
+    "h[:, n - 2 :].sum(1) + h[:, : n + 3].sum(1)",
+    "h.sum(1) / n if n - 1 > 4 else h.amax(1)",
+]
+"""What follows from sizes by arithmetic, for all sizes."""
+ASKED = [
+    "h.sum(1) * len(range(n - 1))",
+    "F.pad(h, (0, n - 1)).sum((1, 2))",
+    "torch.full((n - 1,), 1.5).sum() * h.sum(1)",
+    "h.clamp(max=n - 1.5).sum(1)",
+    "h.sum(1) * float(n - 0.5)",
+    "h.sum(1) * int(n / 2)",
+    "h.sum(1) * {n - 1: 2.0}.get(3, 1.0)",
+    "h[:, : n - 3].sum(1) + h[:, n - 4 :].amax(1)",
+    "h[:, : 2 - n].sum(1)",
+    "(h.sum(1), n - 1)",
+    "h.sum(1) * torch.zeros(n - 1, 2).size(0)",
+]
+"""The same where code asks what they are, or where they are no places of small sizes."""
 MASKS = {
     "of ones": "scores.masked_fill(self.ones[:, :, :n, :n] == 0, -math.inf)",
     "of booleans": "scores.masked_fill(self.above[:n, :n], -math.inf)",
@@ -282,6 +314,27 @@ def test_what_is_the_same_row_in_all_instances(taken: str, made: Callable[..., n
     """A list of one number is a slice, and new rows are as many as others: forward is one run for all sizes."""
     net = of_model(made(TAKES, taken=taken.format(hidden=HIDDEN)), texts, rounds=2)
     assert kept(net) == {KeptCall}
+
+
+@pytest.mark.parametrize("taken", AMOUNTS)
+def test_numbers_that_follow_from_sizes(taken: str, made: Callable[..., nn.Module]) -> None:
+    """Forward is one run for all sizes, or for those on one side of a number."""
+    assert kept(of_model(made(TAKES, taken=taken), texts, rounds=3)) == {KeptCall}
+
+
+@pytest.mark.parametrize("taken", ASKED)
+def test_numbers_that_code_asks_for(taken: str, made: Callable[..., nn.Module]) -> None:
+    """What is recorded of them is kept for these sizes alone, and as eager has it for all."""
+    of_model(made(TAKES, taken=taken), texts, rounds=3)
+
+
+def test_a_place_that_small_sizes_do_not_have(made: Callable[..., nn.Module]) -> None:
+    """`h[n - 4]` is the last one of 3: what is kept for longer ones does not serve it."""
+    model = made(TAKES, taken="h[0, n - 4]")
+    net = bound(model, [torch.zeros(1, n, dtype=torch.int64) for n in (6, 7, 9)], cells="auto", rows=True)
+    rng = Random(0)
+    for n in (9, 5, 4, 3, 2, 7, 3):
+        require_eager(net, model, [torch.tensor([[rng.randrange(VOCAB) for _ in range(n)]])] * 2)
 
 
 def test_one_number_that_there_is_not_is_told_as_by_eager(made: Callable[..., nn.Module]) -> None:

@@ -291,3 +291,37 @@ def test_lists_are_no_tensors(way: str) -> None:
     """Sums of lists were sums of their numbers, and a list was taken for a tensor where code asks which it is."""
     net = of_model(OfLists(way), lambda rng: [rng.randrange(VOCAB // 2) for _ in range(rng.randint(2, 7))])
     assert (KeptCall in map(type, kept_forwards(net))) == OF_LISTS[way]
+
+
+class ReadsOne(nn.Module):
+    """Of all that an instance has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, 8)
+
+    def forward(self, instance):
+        ids, _, _, _, labels = instance
+        return self.words(ids).sum(0) / len(labels)
+
+
+def test_leaves_that_forward_does_not_read_are_not_brought(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows, an adjacency matrix, edges; of labels, whose number is read, no more than that."""
+
+    def make(rng: Random) -> Any:
+        n = rng.randint(4, 9)  # three rows of three would be a matrix
+        ids, labels = [torch.tensor([rng.randrange(VOCAB) for _ in range(n)]) for _ in range(2)]
+        return ids, torch.randn(n, 3), torch.randn(n, n), torch.randint(n, (2, n + 2)), labels
+
+    torch.manual_seed(0)
+    model = ReadsOne()
+    net, rng = of_model(model, make), Random(4)
+    (known,) = kept_forwards(net)
+    assert type(known) is KeptCall
+    assert len(known.unread) == 4
+    monkeypatch.setattr("edbc.capture.ragged.together.forwards.packed", None)
+    with torch.no_grad():
+        for _ in range(2):
+            batch = [make(rng) for _ in range(9)]
+            torch.testing.assert_close(net(batch), [*map(model, batch)])
+        assert not any(tuple(pool.shape) == (3,) for pool in net._idle[0][1].constants.values())

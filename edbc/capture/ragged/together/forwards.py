@@ -180,7 +180,7 @@ class Forwards:
     def _leave(self) -> None:
         """Let modules have what is `leaving`."""
         for number, call in self.leaving.values():
-            flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0]))
+            flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0], call.unread))
             if flat is None:
                 self.rec.put_caches_back()
                 self.function(self.shadow, self.instances[number])
@@ -192,7 +192,7 @@ class Forwards:
         """The same as calls of runs of all instances; None where they cannot be such."""
         taken: list[_Taken] = []
         for number, call in self.leaving.values():
-            flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0]))
+            flat = call.flat(self.rec, _given(self.rec, self._alone(number)[0], call.unread))
             if flat is None:
                 return None
             taken.append(_Taken(call, [number], np.array([flat], np.int64), with_patterns(self.rec.table, call)))
@@ -349,15 +349,16 @@ class Forwards:
         """Those of a key's instances that fit, and the arguments of each, a line. O(rows + indices), natively but for
         the leaves."""
         if len(members) < MANY and not known.draws:
-            flats = [known.flat(self.rec, _given(self.rec, leaves)) for leaves, _ in map(self._alone, members)]
+            flats = [known.flat(self.rec, _given(self.rec, leaves, known.unread))
+                     for leaves, _ in map(self._alone, members)]  # fmt: skip
             fitting = [i for i, flat in zip(members, flats, strict=True) if flat is not None]
             lines = np.array([flat for flat in flats if flat is not None], np.int64)
         else:
-            fitting, brought = members, self._brought(members)
+            fitting, brought = members, self._brought(members, known.unread)
             fits = brought.fits(known)
             if not fits.all():
                 fitting = [i for i, fit in zip(members, fits.tolist(), strict=True) if fit]
-                brought = self._brought(fitting or members)
+                brought = self._brought(fitting or members, known.unread)
             lines = brought.runs(known) if fitting else np.zeros((0, 0), np.int64)
         self.rec.found_forwards += len(fitting)
         for i in set(members).difference(fitting) if len(fitting) < len(members) else ():
@@ -369,14 +370,14 @@ class Forwards:
         for i, line in zip(fitting, lines, strict=True):
             self.runs[i] = known, line
 
-    def _brought(self, members: list[int]) -> _Brought:
+    def _brought(self, members: list[int], unread: frozenset[int]) -> _Brought:
         group, _ = self.of(members[0])
         if (group, members) in self.groups:
             leaves, sizes = group.leaves, group.sizes
         else:
             alone = [*map(self._alone, members)]
             leaves, sizes = ([*zip(*of, strict=True)] for of in zip(*alone, strict=True))
-        return _Brought(self.rec, leaves, sizes, members)
+        return _Brought(self.rec, leaves, sizes, members, unread)
 
     def _alone(self, number: int) -> tuple[tuple[Any, ...], tuple[int, ...]]:
         """The leaves of an instance, and their sizes."""
@@ -462,10 +463,11 @@ def _at(columns: Sequence[Sequence[Any]], place: int) -> tuple[Any, ...]:
 
 
 class _Brought:
-    """The leaves of instances of one key, by the arguments of a program: rows, then values, then indices."""
+    """The leaves of instances of one key, by the arguments of a program: rows, then values, then indices. Of what the
+    program does not read there is nothing but the sizes."""
 
     def __init__(self, rec: Recorder, leaves: Sequence[Sequence[Any]], sizes: Sequence[Sequence[int]],
-                 members: list[int]):  # fmt: skip
+                 members: list[int], unread: frozenset[int]):  # fmt: skip
         """Columns of these instances."""
         self.rec, self.members, self.count = rec, members, len(members)
         self.shares = rec.shares_equal and not torch.is_grad_enabled()
@@ -476,18 +478,28 @@ class _Brought:
         self.indices: list[Numbers] = []
         """With an array of one item per instance in each field but the last; offsets count from 0."""
         of_leaf = iter(np.array(sizes, np.int64))
+        of_indices: list[tuple[Sequence[Any], Ints]] = []
         for column in leaves:
             first = column[0]
             if type(first) is Grid:
                 tensors = [grid.tensor for grid in column]
                 size = np.array([-(-tensor.numel() // CHUNK) for tensor in tensors], np.int64)
-                self.rows.append(([packed(*tensors)], 0, size))
-            elif type(first) is list or first.dtype is torch.int64:
-                self.indices += _numbers(_vectors(column), next(of_leaf))
+                self.rows.append(([] if len(self.rows) in unread else [packed(*tensors)], 0, size))
+            elif _is_of_indices(first):
+                of_indices.append((column, next(of_leaf)))
             elif (at := rec.place_of_rows(first.shape, first.dtype)) >= 0:
-                self.rows.append((column, at, next(of_leaf)))
+                self.rows.append(([] if len(self.rows) in unread else column, at, next(of_leaf)))
             else:
                 self.values.append(column)
+        self.values = [[] if k in unread else column for k, column in enumerate(self.values, len(self.rows))]
+        for column, size in of_indices:
+            number = len(self.rows) + len(self.values) + len(self.indices)
+            places = range(number, number + vectors_in(column[0]))
+            if unread.issuperset(places):
+                none: Any = np.zeros(self.count, np.int64)
+                self.indices += [Numbers(none, size, none, none, _NO_NUMBERS) for _ in places]  # type: ignore[arg-type]
+            else:
+                self.indices += _numbers(_vectors(column), size)
 
     def fits(self, known: KeptCall) -> Any:
         """Definition (2): which instances do."""
@@ -506,6 +518,9 @@ class _Brought:
         """The arguments of each instance's run, a line each; what they name is recorded."""
         rec, flat, drawn = self.rec, list[Any](), np.zeros(self.count, np.int64)
         for tensors, at, size in self.rows:
+            if not tensors:
+                flat += 0, -1, 0
+                continue
             is_apart = len(set(map(id, tensors))) < len(tensors)  # equal ones stay one
             if is_apart:
                 flat += [constant_rows_of(rec, tensor, at, False).refs.start for tensor in tensors], -1, size
@@ -513,9 +528,11 @@ class _Brought:
                 joined = torch.cat([tensor.movedim(at, 0) for tensor in tensors] if at else list(tensors))
                 flat += rec.constant_rows(joined).start - _begins(size), -1, size
         for tensors in self.values:
-            flat += [rec.constant(tensor).ref for tensor in tensors], 0, 1
+            flat += (0, 0, 1) if not tensors else [rec.constant(tensor).ref for tensor in tensors], 0, 1
         for numbers in self.indices:
-            flat += rec.hold(numbers.array, False).offset + numbers.offset, INDICES, numbers.size
+            is_read = numbers.array is not _NO_NUMBERS
+            offset = rec.hold(numbers.array, False).offset + numbers.offset if is_read else 0
+            flat += offset, INDICES, numbers.size if is_read else 0
         for extra in known.extras:
             if isinstance(extra, ByIndices):
                 numbers = self.indices[extra.number]
@@ -557,6 +574,9 @@ class _Brought:
         return lines
 
 
+_NO_NUMBERS = np.zeros(0, np.int64)
+
+
 def _begins(sizes: Ints) -> Ints:
     """How many there are before each."""
     return np.cumsum(sizes) - sizes
@@ -596,23 +616,41 @@ def _numbers(vectors: Sequence[Ints], sizes: Ints) -> Iterator[Numbers]:
         yield Numbers(begins, sizes, lowest, highest, vector)  # type: ignore[arg-type]
 
 
-def _given(rec: Recorder, leaves: Sequence[Any]) -> Given:
-    """Leaves as what a call is given. Raises OverflowError for integers beyond 64 bits."""
-    given = Given([], [], [])
+def _given(rec: Recorder, leaves: Sequence[Any], unread: frozenset[int] = frozenset()) -> Given:
+    """Leaves as what a call is given, and nothing of those that are `unread` by it. Raises OverflowError for integers
+    beyond 64 bits."""
+    given, vectors = Given([], [], []), [leaf for leaf in leaves if _is_of_indices(leaf)]
     for leaf in leaves:
         if type(leaf) is Grid:
-            given.rows.append(constant_rows_of(rec, packed(leaf.tensor), 0, False))
+            is_unread = len(given.rows) in unread
+            given.rows.append(_no_rows(rec) if is_unread else constant_rows_of(rec, packed(leaf.tensor), 0, False))
+        elif not _is_of_indices(leaf):
+            at = rec.place_of_rows(leaf.shape, leaf.dtype)
+            if at >= 0:
+                is_unread = len(given.rows) in unread
+                given.rows.append(_no_rows(rec) if is_unread else constant_rows_of(rec, leaf, at, False))
+            else:
+                given.values.append(rec.constant(leaf).ref)
+    for leaf in vectors:
+        first = len(given.rows) + len(given.values) + len(given.indices)
+        places = range(first, first + vectors_in(leaf))
+        if unread.issuperset(places):
+            given.indices.extend([Numbers(0, 0, 0, 0, _NO_NUMBERS)] * len(places))
         elif type(leaf) is list:
             given.indices.extend(rec.hold(vector, False) for vector in _vectors([leaf]))
-        elif leaf.dtype is torch.int64:
+        else:
             found = vectors_of(rec, leaf)
             assert found is not None
             given.indices.extend(found[0])
-        elif (at := rec.place_of_rows(leaf.shape, leaf.dtype)) >= 0:
-            given.rows.append(constant_rows_of(rec, leaf, at, False))
-        else:
-            given.values.append(rec.constant(leaf).ref)
     return given
+
+
+def _is_of_indices(leaf: Any) -> bool:
+    return type(leaf) is list or (type(leaf) is torch.Tensor and leaf.dtype is torch.int64)
+
+
+def _no_rows(rec: Recorder) -> Ragged:
+    return Ragged(rec, range(0), rec.number(0, torch.int64).slot)
 
 
 class _Shown(Shown):
@@ -633,7 +671,7 @@ class _Shown(Shown):
         for leaf in leaves:
             if type(leaf) is Grid:
                 next(rows)
-            elif type(leaf) is list or leaf.dtype is torch.int64:
+            elif _is_of_indices(leaf):
                 vectors = [next(indices) for _ in range(vectors_in(leaf))]
                 self.sizes.append(vectors[0].triple)
                 self.likes.append(None)

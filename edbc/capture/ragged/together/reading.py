@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,8 +134,17 @@ class _Reader:
     def sizes_that_are(self, values: Iterable[int], step: int = 1) -> int:
         """The number of the first leaf, or by a `step` of -1 the last one, that is as long as a number of each
         instance's says; -1 for none. Raises _Differ."""
+        numbers = [*values]
+        for k, of in [*enumerate(self.sizes)][::step]:
+            num_equal = sum(map(operator.eq, numbers, of))
+            if num_equal == len(numbers) and min(numbers) > 1:
+                return k
+            if num_equal:
+                break
+        else:
+            return -1
         return int(_one([next((k for k, size in [*enumerate(of)][::step] if size == value), -1) if value > 1 else -1
-                         for value, *of in zip(values, *self.sizes, strict=True)]))  # fmt: skip
+                         for value, *of in zip(numbers, *self.sizes, strict=True)]))  # fmt: skip
 
     def column(self, items: Sequence[Any], depth: int) -> None:
         """Any items."""
@@ -195,32 +205,41 @@ class _Reader:
 
     def tensors(self, items: Sequence[torch.Tensor]) -> None:
         """Leaves that are tensors; one integer as large as a leaf before it is long is that size."""
-        self.lengths.append(self.sizes_that_are([_as_length(item) for item in items], -1))
+        kinds = [(x.shape, x.dtype, x.requires_grad, x.is_cpu, x.layout) for x in items]
+        may_be_size = any(shape == (1,) and dtype is torch.int64 for shape, dtype, *_ in kinds)
+        self.lengths.append(self.sizes_that_are([*map(_as_length, items)], -1) if may_be_size else -1)
         if self.lengths[-1] >= 0:
             self.parts += Size, self.lengths[-1]
             return
-        lengths = zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
-        told = [self.told(item, earlier) for item, earlier in zip(items, lengths, strict=False)]
-        parts = _one([of and of[0] for of in told])
+        known, lengths = self.rec.leaf_kinds, zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
+        told: list[Any] = [known.get(kind) for kind in kinds]
+        for place, (kind, earlier) in enumerate(zip(kinds, lengths, strict=False)):
+            shape = kind[0]
+            if told[place] is None:
+                key: tuple[Any, ...] = kind
+                if len(shape) > 1 and shape[-1] == shape[-2]:  # which is a grid by what is earlier
+                    key = *kind, shape[-1] in earlier
+                told[place] = known.get(key) or known.add(key, self.told(items[place], earlier))
+        parts = _one([of[0] for of in told])
         if parts is None:
             raise _NotKeyed
         self.parts += parts
         if parts[0] is Grid:
             self.grids.append((len(self.parts) - 1, len(self.leaves)))
         self.leaves.append(items)
-        self.sizes += zip(*[sizes for _, sizes in told], strict=True)  # type: ignore[misc]
+        self.sizes += zip(*[sizes for _, sizes in told], strict=True)
 
-    def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...], tuple[int, ...]] | None:
-        """What tells a tensor from others, and its sizes; None for one that is no leaf. A square one as long as an
+    def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...] | None, tuple[int, ...]]:
+        """What tells a tensor from others, None for one that is no leaf, and its sizes. A square one as long as an
         `earlier` leaf is a grid, though it be of as many columns as rows have elsewhere."""
         if not item.is_cpu or item.layout is not torch.strided:
-            return None
+            return None, ()
         shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
         if dtype is torch.int64:
             along = along_of(shape) if 0 < len(shape) < 3 else 0
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
-            return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else None
+            return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else (None, ())
         is_matrix = len(shape) == 2 or (len(shape) > 2 and math.prod(shape[:-2]) == 1)
         is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
@@ -228,7 +247,7 @@ class _Reader:
         if dtype is torch.bool and is_matrix and self.rec.place_of_rows(shape, dtype) < 0:
             return (Grid, dtype, len(shape), None), ()
         if not dtype.is_floating_point:
-            return None
+            return None, ()
         at = self.rec.place_of_rows(shape, dtype)
         if at >= 0:
             return (Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]), (shape[at],)
