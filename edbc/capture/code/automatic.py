@@ -245,17 +245,17 @@ class Trial(NamedTuple):
 
 
 def choose(
-    found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf,
-    by_rows: bool = False,
-) -> tuple[list[Candidate], Trial]:  # fmt: skip
+    found: Sequence[Candidate], attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf
+) -> tuple[list[Candidate], Trial]:
     """Definition (3): the candidates that are cells, in their order, and what the sample costs with them. `attempt`
     records the sample. Where it costs more than is `enough`, the first that saves less than a tenth is the last.
 
-    A cell of several types is one for each size, and hides the rows that are in it, and cells around it hid it: where
-    there are to be rows (`by_rows`) all such go first, level by level, if it costs less without any."""
+    A cell of several types is one for each size, and hides what is in it, rows or the steps of its loops, and cells
+    around it hid it, so that without one of them alone there are as many: all such go first, level by level, if it
+    costs less without any."""
     by_name = {candidate.name: candidate for candidate in found}
     best = trial = attempt(frozenset(by_name))
-    while by_rows and (hiding := {name for name, types in trial.used.items() if types > 1}):
+    while hiding := {name for name, types in trial.used.items() if types > 1}:
         trial = attempt(trial.names - hiding)
         best = min(best, trial, key=lambda of: of.cost)
     kept: set[tuple[type, str]] = set()

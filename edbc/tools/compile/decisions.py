@@ -192,7 +192,7 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
     chosen: dict[tuple[str, ...], _Chosen] = {}
     for classes, attempt in ways:
         enough = FAR * min((way.cost for way in chosen.values()), default=math.inf)
-        chosen[classes] = _chosen(sample, given.automatic, attempt, enough, bool(classes))
+        chosen[classes] = _chosen(sample, given.automatic, attempt, enough)
     whole, rows = chosen[()], chosen[ragged]
     cost = whole.cost + CONSTANT_US * _num_constants(sample.recorded((), frozenset(whole.automatic)).parts)
     is_by_rows = rows.cost < cost and rows.cost < cost - _saved_by_likeness(sample, whole.automatic)
@@ -234,13 +234,12 @@ class _Chosen(NamedTuple):
 
 
 def _chosen(
-    sample: Sample, names: Collection[str] | None, attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf,
-    by_rows: bool = False,
-) -> _Chosen:  # fmt: skip
+    sample: Sample, names: Collection[str] | None, attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf
+) -> _Chosen:
     """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
     found = _candidates(sample, names)
     if names is None and found:
-        found, best = choose(found, attempt, enough, by_rows)
+        found, best = choose(found, attempt, enough)
     else:
         best = attempt(frozenset(c.name for c in found))
     return _Chosen({c.name: c.location for c in found}, best.cost)
@@ -250,7 +249,7 @@ def _automatic(sample: Sample, names: Collection[str] | None, ragged: tuple[str,
     """The automatic cells by name, with the lines where their code begins: those that are worth it on the instances, or
     those of the names that may be."""
     if names is None:
-        return _chosen(sample, names, partial(trial, sample, ragged), by_rows=bool(ragged)).automatic
+        return _chosen(sample, names, partial(trial, sample, ragged)).automatic
     return {c.name: c.location for c in _candidates(sample, names)}
 
 
