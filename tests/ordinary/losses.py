@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ordinary.data import FEATURES, LABELS, VOCAB, classified, labelled_sentence, two_vectors, vector
+from ordinary.data import FEATURES, LABELS, VOCAB, classified, labelled_sentence, sentence, two_vectors, vector
 from ordinary.registry import program
 
 
@@ -23,6 +23,19 @@ class CrossEntropy(nn.Module):
 
     def forward(self, item):
         return self.loss(self.net(item["x"]).unsqueeze(0), torch.tensor([item["y"]]))
+
+
+@program(sentence)
+class FrequentWordsFirst(nn.Module):
+    """An adaptive softmax, whose module of torch's looks at the targets."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.loss = nn.Embedding(VOCAB, size), nn.AdaptiveLogSoftmaxWithLoss(size, VOCAB, [4, 12])
+
+    def forward(self, words):
+        words = torch.tensor([*words, 0])
+        return self.loss(self.words(words[:-1]), words[1:]).loss
 
 
 @program(classified)

@@ -64,7 +64,9 @@ from edbc.capture.semantics.stateless import derived_class, user_class
 from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value, class_of, refuse, value_of
 from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 
-_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict,
+               nn.AdaptiveLogSoftmaxWithLoss)  # fmt: skip
+"""Modules of torch's whose code runs as the user's does; the last looks at targets, which often are the instance's."""
 _PASS_IN_EVAL = (
     nn.Identity,
     nn.Dropout,
@@ -149,7 +151,7 @@ def _tied_names(model: nn.Module) -> list[tuple[str, ...]]:
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """True for modules that torch.nn itself defines, containers apart, and those whose weight a hook computes."""
+    """True for modules that torch.nn defines, but those of _CONTAINERS and those whose weight a hook computes."""
     is_torchs = type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CONTAINERS)
     return is_torchs and not computes_weight(module)
 
