@@ -45,7 +45,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
@@ -338,11 +338,26 @@ def _sum(*args: Any, **kwargs: Any) -> Any:
     return sum(items) if found is None else found
 
 
-def _packed(sequence: Any, lengths: Any, *rest: Any, **options: Any) -> Any:
-    """`pack_padded_sequence`, whose code makes a tensor of lengths in a list."""
-    if type(lengths) is list and len(lengths) == 1 and type(lengths[0]) is Size:
-        lengths = Mask(lengths[0].rec, (1,), (0, lengths[0], lengths[0]), torch.int64)
-    return pack_padded_sequence(sequence, lengths, *rest, **options)
+def _packed(sequence: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> Any:
+    """`pack_padded_sequence`, whose code makes a tensor of lengths in a list, and sorts lengths: one is sorted."""
+    lengths = _of_size(lengths)
+    is_one = type(lengths) is Mask and len(lengths) == 1
+    packed = pack_padded_sequence(sequence, lengths, batch_first, enforce_sorted or is_one)
+    first = torch.zeros(1, dtype=torch.int64)
+    return packed if enforce_sorted or not is_one else PackedSequence(*packed[:2], first, first)
+
+
+def _of_size(data: Any) -> Any:
+    """A list of one size as the tensor of it; anything else as it is."""
+    size = data[0] if type(data) is list and len(data) == 1 else None
+    return Mask(size.rec, (1,), (0, size, size), torch.int64) if type(size) is Size and size.rec.symbolic else data
+
+
+def _unpacked(sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: Any = None) -> Any:
+    """`pad_packed_sequence`; to be as long as it is adds nothing to a sequence."""
+    if type(total_length) is Size and sequence.batch_sizes.shape[0] == total_length:
+        total_length = None
+    return pad_packed_sequence(sequence, batch_first, padding_value, total_length)
 
 
 def _length(item: Any) -> Any:
@@ -437,6 +452,8 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
             data = data[0].as_index.unsqueeze(0)
         if type(data) is Listed:
             data = data.as_index
+        if kwargs.get("dtype") in (None, torch.int64):
+            data = _of_size(data)
         if watcher is not None and watcher.shows is not None and (first := told(data)) is not None:
             return constructed(watcher, func, tensor_of(first, data, kwargs.get("dtype")), **kwargs)
         if watcher is not None and watcher.unread:
@@ -516,5 +533,6 @@ _INSTEAD: dict[int, Any] = {id(found): called for found, called in (
     *((f, _of_constructor(f)) for f in CONSTRUCTORS),
 )}  # fmt: skip
 _OF_SYMBOLS = {id(len): _length, id(torch.arange): _range, id(pack_padded_sequence): _packed,
-               id(math.sqrt): amount(math.sqrt), id(math.log): amount(math.log)}  # fmt: skip
+               id(pad_packed_sequence): _unpacked, id(math.sqrt): amount(math.sqrt),
+               id(math.log): amount(math.log)}  # fmt: skip
 """What is called instead, by identity; the second where some sizes are symbols."""

@@ -1,7 +1,8 @@
 """Numbers that follow from sizes (`symbols.Amount`), where code that is being kept gives them to torch.
 
 (1) Arithmetic of a tensor and a size, or an amount, computes with a value of the graph: as many ones as there are rows,
-    summed, and what the amount makes of that. So `h.sum(0) / n` and `h / math.sqrt(n)` are kept for all n.
+    summed, and what the amount makes of that. So `h.sum(0) / n` and `h / math.sqrt(n)` are kept for all n, and
+    `h.sum(1) / lengths` of a tensor of one length.
 (2) `n - 1` is a place among n rows, counted from the end: `h[n - 1]` is `h[-1]`, `h[: n - 1]` is `h[:-1]`, for n that
     are large enough.
 (3) Anything else asks for the integer, so what is recorded is kept for these sizes alone.
@@ -17,7 +18,7 @@ import torch
 
 from edbc.capture.ragged.program import triple
 from edbc.capture.ragged.rows import rows_described
-from edbc.capture.ragged.symbols import MOST, Amount, Size, asked, offset_of
+from edbc.capture.ragged.symbols import MOST, Amount, Mask, Size, asked, offset_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.semantics import rules
 from edbc.capture.standins.made import Description
@@ -52,6 +53,9 @@ def _value(rec: Recorder, item: Any, dtype: torch.dtype) -> Any:
     if type(item) is Size:
         described = Description(torch.full, torch.Size([item.value]), (1.0,), dtype)
         return rows_described(rec, described, item.like).sum(0)
+    if type(item) is Mask and type(item.number) is Size and item.dtype is torch.int64:
+        is_one = item.ndim and all(type(size) is int and size == 1 for size in item.dims)
+        return _value(rec, item.number, dtype).view(item.dims) if is_one else item  # it takes a float's dtype
     if type(item) is not Amount:
         return item
     call = _OF_TENSORS.get(item.call, item.call)

@@ -49,7 +49,7 @@ from edbc.capture.ragged.program import (
     size_of,
     triple,
 )
-from edbc.capture.ragged.rows import adopted
+from edbc.capture.ragged.rows import adopted, rows_of
 from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, asked, untold, vectors_of
 from edbc.capture.ragged.value import Drawn, NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
@@ -173,7 +173,21 @@ class First(NamedTuple):
         return size_of(self.num, sizes)
 
 
-Extra = Literal | Remade | ByIndices | First | Drawn
+class All(NamedTuple):
+    """All rows of a parameter: what stands before the rows of every sequence."""
+
+    table: Shared
+
+    def triple(self, rec: Recorder, given: Given | None, sizes: Sequence[int]) -> Triple:
+        """As an argument of a run."""
+        return triple(rows_of(rec, self.table, 0).refs)
+
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
+        """How many there are."""
+        return len(self.table)
+
+
+Extra = Literal | Remade | ByIndices | First | All | Drawn
 
 
 class Rows(NamedTuple):
@@ -745,7 +759,7 @@ class _Keeping:
                     raise CannotKeep
                 known = self.indices[first] = self.extra(Literal(numbers))
             return known
-        if count == 1:
+        if count == 1 and (first not in self.rec.lookups or self.rec.lookups[first][1] is not None):
             return self.single(first)
         if not step:
             return self.extra(Remade(self.what(first), count))
@@ -765,9 +779,11 @@ class _Keeping:
         self.num_draws += count
         return drawn._replace(num=count_of(drawn.num, [self.draft.count_of(register) for register in before]))
 
-    def looked_up(self, first: int, count: int) -> ByIndices | First:
+    def looked_up(self, first: int, count: int) -> ByIndices | First | All:
         """So many rows of a parameter, or of integers, from a ref on."""
         table, numbers = self.rec.lookups.get(first, (None, None))
+        if isinstance(table, Shared) and numbers is None and count == len(table):
+            return All(table)
         if table is None or numbers is None:
             raise CannotKeep
         if isinstance(numbers, Size):

@@ -145,6 +145,7 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     moved = tensor.movedim(dim, 0) if dim else tensor
     if type(moved) is Shared:
         rows = [moved.lookup(i) for i in range(moved.shape[0])]
+        rec.lookups[rows[0].ref] = moved, None
         return Ragged(rec, range(rows[0].ref, rows[0].ref - len(rows), -1), rows[0].slot, dim)
     if moved.slot.views:
         moved = as_own(rec, moved)

@@ -529,8 +529,8 @@ class Recorder:
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
         self.cuts: dict[int, Ragged] = {}
         """By their first ref, rows of integers that are some of others: these."""
-        self.lookups: dict[int, tuple[Shared | Below, Numbers | Size]] = {}
-        """Rows of tables by the ref of the first, with the indices that they were looked up by."""
+        self.lookups: dict[int, tuple[Shared | Below, Numbers | Size | None]] = {}
+        """Rows of tables by the ref of the first, with the indices that they were looked up by; None for all rows."""
         self.drawn: dict[int, Drawn] = {}
         """Rows of random numbers by the ref of the first, by the arguments of the run that they are an argument of."""
         self.leaves: list[tuple[torch.Tensor, torch.Tensor]] = []

@@ -143,6 +143,34 @@ class Packs(Closed):
         return h[0].sum(0), self.back(turned)[1][0]
 
 
+class PacksUnsorted(Closed):
+    """A batch of one that is packed as it comes, by a tensor of its length, and padded to that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader = nn.LSTM(HIDDEN, 3, batch_first=True)
+
+    def forward(self, ids):
+        x = self.words(torch.tensor([ids]))
+        packed = pack_padded_sequence(x, torch.tensor([len(ids)]), batch_first=True, enforce_sorted=False)
+        h, (last, _) = self.reader(packed)
+        h, lengths = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=x.size(1))
+        return h[0].sum(0), last[:, packed.unsorted_indices][0], h.sum(1) / lengths
+
+
+class Begins(Closed):
+    """Rows that are learned stand before those of a sentence, and one is its only row before each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.two = nn.Parameter(torch.randn(1, HIDDEN)), nn.Parameter(torch.randn(2, HIDDEN))
+
+    def forward(self, ids):
+        x = self.words(torch.tensor(ids))
+        h = torch.cat([self.first, x[:-1]])
+        return self.out(torch.cat([h, self.two]).tanh().sum(0)), (h * x).sum(0)
+
+
 class Places(Closed):
     """Places of words looked up by `arange`, of a sentence and of a batch of one."""
 
@@ -390,7 +418,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Columns, columns), (Unpacks, graph), (LooksAtIndices, graph), (Computes, graph), (Kinds, kinds),
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
-    (OtherWords, sentence), (Weighs, weighed), (Catalogue, column),
+    (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
 ]  # fmt: skip
 
 
@@ -415,7 +443,8 @@ def flat(nest: Any) -> Any:
                                            (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
                                            (Places, sentence), (Shifts, of_three), (Padded, sentence),
                                            (OtherWords, sentence), (Weighs, weighed),
-                                           (Catalogue, column)])  # fmt: skip
+                                           (Catalogue, column), (PacksUnsorted, sentence),
+                                           (Begins, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
