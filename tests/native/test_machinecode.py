@@ -133,3 +133,18 @@ def test_the_processor_is_part_of_the_name(monkeypatch: pytest.MonkeyPatch) -> N
         machinecode._object_code("answer", TEXT.format(1))
 
     assert len(set(asked)) == 2
+
+
+def test_a_long_text_is_compiled_without_a_pass_which_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option is the process's: it is taken back, also where LLVM refuses the text."""
+    said: list[str] = []
+    set_option = machinecode.llvm.set_option
+    monkeypatch.setattr(machinecode.llvm, "set_option", lambda name, text: (said.append(text), set_option(name, text)))
+    machinecode._compiled(TEXT.format(1))
+    assert not said
+
+    monkeypatch.setattr(machinecode, "LONG", 0)
+    assert machinecode._compiled(TEXT.format(1))
+    with pytest.raises(RuntimeError):
+        machinecode._compiled("no text of LLVM's")
+    assert said == ["-disable-lsr=true", "-disable-lsr=false"] * 2

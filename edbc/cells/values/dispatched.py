@@ -9,7 +9,7 @@ Definitions.
     formula (6) or torch's own decomposition; where there is none, or where it changes the dtype, the call stays one
     that torch runs, on whole batches (`edbc.cells.rows.evaluation`).
 (3) A movement is run on the numbers of the elements. What comes out is MOST_RUNS parts of its operands at most, or a
-    matrix of such transposed, or up to MOST_SLICES of either.
+    matrix of such transposed, or up to MOST_SLICES of either; all of a call's together are MOST_PARTS.
 (4) A reduction sees a value as (outer, n, inner) elements, and spreading is the other way round; of dimensions that are
     not next to each other it is several.
 (5) Matrices multiply row by row, which is for weights that stay in the first-level cache: larger ones are torch's, with
@@ -47,6 +47,8 @@ MOST_WEIGHTS = 1 << 13
 """Definition (5)."""
 MOST_RUNS = 128
 """Definition (3)."""
+MOST_PARTS = 512
+"""Definition (3). Each is a loop of its own in what is compiled: a second, with gradients, for so many."""
 MOST_ELEMENTS = 1 << 16
 """Of a value: more do not stay in the second-level cache with what is computed of them."""
 _RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
@@ -107,7 +109,7 @@ class _Dispatch(DispatchMode):
 
     def __init__(self, values: Values, dtype: torch.dtype):
         super().__init__()
-        self.values, self.dtype = values, dtype
+        self.values, self.dtype, self.parts = values, dtype, 0
         self.known: dict[int, tuple[torch.Tensor, V]] = {}
         """By the identity of tensors, which are kept so that it stays theirs."""
 
@@ -239,6 +241,9 @@ class _Dispatch(DispatchMode):
             if 1 not in matrix.shape and (found := _Runs(matrix.t())).count < best.count:
                 best, columns = found, matrix.shape[0]
         if best.count <= MOST_RUNS:
+            self.parts += best.count
+            if self.parts > MOST_PARTS:
+                raise _UnknownError("many parts")
             v = self.values.cat(self.values.part(source, first, n) for first, n in best.each())
             return v if columns == 1 else self.values.turned(v, v.size // columns, columns)
         if numbers.ndim < 2 or not 1 < len(numbers) <= MOST_SLICES:

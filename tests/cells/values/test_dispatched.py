@@ -191,6 +191,9 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "a-row-without-a-gradient": lambda net, v, m: F.embedding(v.argmax(), net.matrix, padding_idx=1),
     "any-of-equal-ones": lambda net, v, m: v.topk(4)[0],
     "windows-that-overlap": lambda net, v, m: F.max_pool2d(m.unsqueeze(0), 3, stride=1),
+    "convolution-of-many-parts": lambda net, v, m: F.conv2d(
+        m.reshape(1, 1, 4, 4).repeat(16, 2, 1, 1), net.matrix.reshape(1, 1, 4, 4).repeat(1, 2, 1, 1), padding=2
+    ),
     "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
     "waves": lambda net, v, m: v.sin() + m.cos(),
     "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
