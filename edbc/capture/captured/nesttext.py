@@ -16,6 +16,7 @@ from typing import Any
 
 from edbc.capture.forward.returned import Result, Run, Stacked
 from edbc.capture.standins.nests import TAKE_A_LIST
+from edbc.capture.standins.standin import Shared
 from edbc.errors import InputError, UnsupportedError
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -59,6 +60,8 @@ def _tagged(item: Any, count: int, number: Callable[[type], int], done: str) -> 
         return ["d", keys, [_tagged(x, count, number, done) for x in item.values()]]
     if kind in _PLAIN:
         return item
+    if kind is Shared:
+        raise UnsupportedError(f"forward {done} a parameter, which a captured instance does not hold")
     parts = _parts(item)
     if parts is None:
         raise UnsupportedError(

@@ -37,6 +37,7 @@ from edbc.capture.forward.returned import Collected, Result, Stacked, collect_re
 from edbc.capture.ragged.expand import expanded
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
+from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_plain, rebuilt
@@ -183,11 +184,22 @@ class Search:
                     continue
                 self.recorder.tracer.note_assigned(path, name)
                 self.attributes.append(Attribute(path, module, of_user, name))
+                if self.recorder.captures:
+                    self._bring(module.__dict__[name])
         for item, value in self.values.values():
             if isinstance(value, Value):
                 value.rec = ENDED
-            if item is not value and type(item) is not Made:
+            if item is not value and type(item) not in (Made, Shared):
                 _end(item)
+
+    def _bring(self, nest: Any) -> None:
+        """Let a captured instance hold what its forward keeps that no operation has made: tensors, and what is computed
+        of parameters. (A parameter itself would be another tensor than the model's.)"""
+        for item in flat(nest):
+            if type(item) is torch.Tensor:
+                self.values.setdefault(id(item), (item, self.recorder.constant(item)))
+            elif type(item) is Shared and item.ref.views:
+                self.values.setdefault(id(item), (item, self.recorder.whole(item)))
 
     def _is_without_now(self, path: str, name: str, item: Any) -> bool:
         """Whether an attribute that had other instances' tensors has plain values after this captured one."""

@@ -348,12 +348,17 @@ def test_what_no_captured_instance_holds_is_refused() -> None:
         net.last = [net.out(net.start), object()]
         return net.last[0]
 
+    def keeps_parameter(net: Any, item: Any) -> Any:
+        net.last = [net.out(net.start), net.start]
+        return net.last[0]
+
     def returns_object(net: Any, item: Any) -> Any:
         return net.out(net.start), object()
 
     for forward, item, message in (
         (lambda net, x: net.out(net.join(x, net.start)), leaf, "requires a gradient"),
         (only_keeps, {}, "returns no tensor"),
+        (keeps_parameter, 0, "keeps on the model a parameter"),
         (keeps_object, 0, "keeps on the model an object of class object"),
         (returns_object, 0, "class object"),
     ):
@@ -376,6 +381,7 @@ class Remembering(Base):
             self.hidden = (self.join(self.hidden[0], self.table(torch.tensor(word))), self.hidden[0])
             self.seen.append(self.hidden[0])
         item["h"] = self.hidden[0]
+        self.parts = {"h": item["h"], "of model": [self.start[2:], self.start * 2], "made": torch.ones(2).log()}
         return self.out(self.hidden[0]) if item["words"] else torch.zeros(6)
 
 
@@ -393,12 +399,12 @@ def test_what_forward_keeps_on_itself_comes_with_a_captured_instance() -> None:
     for batch, last in (
         (captured[::-1], 0), (copies[:2], 1), ([captured[0], plain[1]], 1), ([plain[0], captured[2]], 2), (arrived, 2)
     ):  # fmt: skip
-        net.model.hidden = net.model.seen = None
+        net.model.hidden = net.model.seen = net.model.parts = None
         with torch.no_grad():
             results, expected = net(batch), eager(dict(plain[last]))
         torch.testing.assert_close(results[-1], expected)
         torch.testing.assert_close(list(net.model.hidden), list(eager.hidden))
-        torch.testing.assert_close(net.model.seen, eager.seen)
+        torch.testing.assert_close((net.model.seen, net.model.parts), (eager.seen, eager.parts))
 
     one = captured[0]
     forged = Captured(one.of, one.words, one.nest_text.replace('"hidden"', '"forward"'), one.constants)
