@@ -14,7 +14,7 @@ Definitions.
         attributes of those in the same way (`self.config.size`), and closed methods of objects of plain classes;
     (c) global names, and variables of functions around it, of torch, of `math`, of built-in functions that only
         compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
-        (`deque`, `nn.Sigmoid`, torch's distributions), which may be made;
+        (`deque`, `nn.Sigmoid`, torch's distributions), which may be made, as exceptions may;
     (d) defaults of its arguments that nobody can change;
     and when it assigns to local variables only. `getattr` and `hasattr` with a name that is written read that
     attribute, which may be absent; `super().forward(x)` calls what it finds, `super(Base, self)` too;
@@ -92,10 +92,10 @@ from edbc.capture.code.rewrite import LookUp, LookUps, as_python, enclosing_of, 
 from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
-    "abs all any bool dict divmod enumerate float int isinstance len list map max min range reversed round slice "
-    "sorted str sum tuple zip Ellipsis".split()
+    "abs all any bool dict divmod enumerate float int isinstance iter len list map max min next range reversed round "
+    "slice sorted str sum tuple zip Ellipsis".split()
 )
-"""Built-in functions that only compute."""
+"""Built-in functions that only compute; iterators are no arguments of a cell, so they are code's own."""
 _OF_MODULES = frozenset("children named_children modules named_modules parameters named_parameters".split())
 """Methods of nn.Module that give what (b) allows."""
 _ALLOWED: tuple[type[ast.AST], ...] = (
@@ -177,6 +177,8 @@ class Closed:
         self._changing: set[tuple[int, Any]] = set()
         """Closed functions that may change a nest they are given, or call one that may."""
         self._being_read: list[tuple[int, Any]] = []
+        self._takes_for_closed = for_instances
+        """Whether functions that are being read were taken for closed."""
         self._named: set[str] = set()
         """Names of attributes that closed code reads of what it does not know."""
         self._fields: dict[type, frozenset[str] | None] = {}
@@ -333,7 +335,7 @@ class Closed:
                 if reading.may_change_nests():
                     self._changing.add(key)
             except _Open as found:
-                for other in [*self._verdicts][before:] if self.for_instances else ():  # they may call this one
+                for other in [*self._verdicts][before:] if self._takes_for_closed else ():  # they may call this one
                     del self._verdicts[other]
                 self._verdicts[key] = found.args[0]
             finally:
@@ -416,7 +418,12 @@ class Closed:
         every class whose objects are made."""
         self._named.add(name)
         for module in self._methods.get(name, ()):
-            self.require_method(module, name)
+            key = id(module), methods_of(module)[name]
+            if key in self._being_read:  # `row.expand(n)` in a module's own `expand`: closed where the rest of it is
+                self._rests_on[self._being_read[-1]][1].add(key)
+                self._takes_for_closed = True
+            else:
+                self.require_method(module, name)
         for kind in [*self._made]:
             self.require_member(kind, name)
 
@@ -1102,6 +1109,7 @@ class _Reading:
                 found in _CLASSES
                 or issubclass(found, np.generic)
                 or found.__module__.startswith("torch.distributions.")
+                or issubclass(found, Exception)
             )
             if is_known or is_named_tuple or _holds_nothing(found):
                 return

@@ -4,13 +4,14 @@
     summed, and what the amount makes of that. So `h.sum(0) / n` and `h / math.sqrt(n)` are kept for all n, and
     `h.sum(1) / lengths` of a tensor of one length.
 (2) `n - 1` is a place among n rows, counted from the end: `h[n - 1]` is `h[-1]`, `h[: n - 1]` is `h[:-1]`, for n that
-    are large enough.
+    are large enough; `h[-n:]` is h.
 (3) Anything else asks for the integer, so what is recorded is kept for these sizes alone.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -80,6 +81,9 @@ def _place(rec: Recorder, rows: Ragged, item: Any) -> Any:
         return item
     stop = offset_of(item.stop)
     is_all = stop is not None and stop[1] >= 0 and _are_equal(rec, rows, stop[0])
+    of, size = item.start.operands if type(item.start) is Amount and item.start.call is operator.sub else (None, None)
+    if type(of) is int and not of and type(size) is Size and _are_equal(rec, rows, size):
+        item = slice(None, item.stop)  # `h[-n:]` of n rows
     return slice(_from_end(rec, rows, item.start), None if is_all else _from_end(rec, rows, item.stop))
 
 

@@ -188,6 +188,10 @@ def _deriving(name: str, call: Callable[..., Any], is_mirrored: bool) -> Callabl
     return derive
 
 
+def _negated(self: Any) -> Any:
+    return Amount(self.rec, operator.sub, (0, self)) if self.rec.tells_amounts else _asking("__neg__")(self)
+
+
 def _comparing_sums(name: str) -> Callable[..., Any]:
     """A comparison of what is a size and so much more: one of the size."""
     ask = _asking(name)
@@ -204,7 +208,7 @@ def _comparing_sums(name: str) -> Callable[..., Any]:
 
 for _name in METHODS:
     for _kind in _AMOUNTS:
-        setattr(_kind, f"__{_name}__", _asking(f"__{_name}__"))
+        setattr(_kind, f"__{_name}__", _negated if _name == "neg" else _asking(f"__{_name}__"))
 for _name, _call in (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul), ("truediv", operator.truediv),
                      ("pow", operator.pow)):  # fmt: skip
     for _kind in _AMOUNTS:

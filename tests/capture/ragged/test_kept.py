@@ -167,7 +167,7 @@ class Begins(Closed):
 
     def forward(self, ids):
         x = self.words(torch.tensor(ids))
-        h = torch.cat([self.first, x[:-1]])
+        h = torch.cat([self.first, x[:-1]])[-len(ids) :]
         return self.out(torch.cat([h, self.two]).tanh().sum(0)), (h * x).sum(0)
 
 
