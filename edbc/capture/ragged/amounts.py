@@ -22,6 +22,7 @@ from edbc.capture.ragged.rows import rows_described
 from edbc.capture.ragged.symbols import MOST, Amount, Mask, Size, asked, offset_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.semantics import rules
+from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
 from edbc.capture.standins.standin import Symbol
 
@@ -34,6 +35,8 @@ _ARITHMETIC = frozenset(
      for name in (one, f"r{one}", f"i{one}", f"{one}_")]
 )  # fmt: skip
 
+_VIEWS = frozenset(("view", "reshape"))
+"""Functions that may be told `n * m`, of rows by pairs (`ragged.pairs`)."""
 _OF_TENSORS: dict[Callable[..., Any], Callable[..., Any]] = {math.sqrt: torch.sqrt, math.log: torch.log}
 
 
@@ -46,6 +49,8 @@ def told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...],
     like = next((x for x in args if isinstance(x, Symbol) and x.dtype.is_floating_point), None)
     if like is not None and name in _ARITHMETIC and not kwargs:
         return tuple([_value(rec, x, like.dtype) for x in args]), kwargs
+    if name in _VIEWS and all(type(x) is not Amount or x.factors is not None for x in flat(args, kwargs)):
+        return args, kwargs
     return asked(args), asked(kwargs)
 
 

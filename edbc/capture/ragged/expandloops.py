@@ -24,6 +24,7 @@ from edbc.capture.ragged.program import (
     SCAN,
     SLICE,
     TAKE,
+    TILE,
 )
 from edbc.native.hashing import mixed, slots_for
 from edbc.native.kernelcache import U
@@ -210,6 +211,10 @@ def needed(step, words, begin):
         return n, num_refs, (n if words[p + 1] == ONE else total) + num_lengths, 1
     if op in (TAKE, FILL):
         total = rows_of(step, words, begin, 1)
+    if op == TILE:
+        total, rows, values = np.int64(0), place_of(step, words, 0), place_of(step, words, 1)
+        for i in range(n):
+            total += (begin[rows + i + 1] - begin[rows + i]) * (begin[values + i + 1] - begin[values + i])
     for j in range(1, step.num_registers if op == JOIN else 1):
         total += rows_of(step, words, begin, j)
     return 0, 0, total, 1
@@ -436,6 +441,12 @@ def move(step, words, first_value, virtual, real, heap, begin, equal, counts):
             for row in range(length):
                 heap[top + row] = heap[start + first + row * stride]
             top += length
+        elif op == TILE:
+            q = place_of(step, words, 1) + i
+            times = begin[q + 1] - begin[q]
+            for number in range(count * times):
+                heap[top + number] = heap[start + (number // times if words[p] else number % count)]
+            top += count * times
         elif op == ALIAS:
             for row in range(count):
                 heap[top + row] = resolved(heap[start + row], first_value, virtual, real)

@@ -42,6 +42,7 @@ from edbc.capture.ragged.program import (
     Draft,
     Numbers,
     Program,
+    Times,
     Triple,
     arguments_of,
     count_after,
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
 
+SizeOf = Triple | tuple[Triple, Triple]
+"""A register, or two of the rows of which there are pairs."""
 MOST_NESTS = 256
 """Of one call that returns rows: one for each number of them."""
 
@@ -635,7 +638,7 @@ class _Keeping:
         self.has_own = True
         """Whether indices that are no arguments are what every such call has."""
 
-    def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, Triple]] = (),
+    def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, SizeOf]] = (),
              within: Iterable[tuple[Triple, int, int]] = (),
              apart: Iterable[tuple[Triple, int]] = ()) -> KeptCall:  # fmt: skip
         """See `KeptCall`; some registers have to be of `equal` sizes, some sizes `within` bounds, and indices `apart`
@@ -656,7 +659,8 @@ class _Keeping:
             if count is not None and size_of(count, self.sizes) < 2 and size_of(count, self.more) > 1:
                 raise TooFew
         for like, other in equal:
-            self.equal.add((self.draft.count_of(self.sized(like)), self.draft.count_of(self.sized(other))))
+            a, b = self.count_of(like), self.count_of(other)
+            self.equal |= {(a, b)} if a != b else set()
         for like, least, most in within:
             self.within.add((self.draft.count_of(self.sized(like)), least, most))
         placed = self.placed(result)
@@ -810,6 +814,12 @@ class _Keeping:
         if what is None:
             raise CannotKeep
         return what
+
+    def count_of(self, like: SizeOf) -> Count:
+        """The size of what a register says, or of pairs of the rows of two."""
+        if isinstance(like[0], tuple):
+            return Times(tuple([self.count_of(part) for part in like]))
+        return self.draft.count_of(self.sized(like))
 
     def sized(self, like: Triple) -> int:
         """The register of rows or indices."""

@@ -25,7 +25,7 @@ import torch
 from edbc.capture.ragged.program import CannotKeep, Triple
 from edbc.capture.ragged.rows import rows_described
 from edbc.capture.ragged.symbols import Line, Mask, Range, Size
-from edbc.capture.ragged.whole.runs import LENGTHS, Leaves, Pairs, of_triangle, triangle_of
+from edbc.capture.ragged.whole.runs import LENGTHS, Leaves, Pairs, identity, of_triangle, triangle_of
 from edbc.capture.semantics import sequences
 from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat
@@ -75,10 +75,12 @@ def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tupl
 
 
 def made_of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`torch.ones(n, n)` and its like of several symbols, and `torch.ones(1, n)` where these are no rows; None for
-    others."""
+    """`torch.ones(n, n)` and its like of several symbols, `torch.ones(1, n)` where these are no rows, and
+    `torch.eye(n)`; None for others."""
     sizes = args[0] if args and isinstance(args[0], tuple | list) else args
     places = [place for place, size in enumerate(sizes) if type(size) is Size]
+    if func is torch.eye and len(sizes) == len(places) == 1 and rec.flows and kwargs.keys() <= {"dtype", "device"}:
+        return identity(rec, sizes[0], kwargs.get("dtype") or torch.get_default_dtype())
     if func is torch.ones and len(places) == 1 and rec.flows:
         shape = [size.value if type(size) is Size else size for size in sizes]
         dtype = kwargs.get("dtype") or torch.get_default_dtype()

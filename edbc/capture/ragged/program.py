@@ -18,6 +18,7 @@ Equal programs are one object, so a table has as many as a model has kinds of ca
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS, RUN, SCAN = range(10)
+EACH, REDUCE, TAKE, GROUP, JOIN, SLICE, FILL, ALIAS, RUN, SCAN, TILE = range(11)
 """The operations, with parameters; registers.
 
 EACH (entry, outputs, leader; operands): a node for each row; operand `leader` tells how many, the others are as many or
@@ -45,6 +46,8 @@ its own first where it `keeps` it. Where nothing is sent it stays.
 JOIN (; rows...): rows behind each other.
 SLICE (start, stop, step; rows): with NONE for what Python calls None.
 FILL (; value, rows): one value, as often as there are rows.
+TILE (each; rows, values): all rows as often as there are values, one time behind the other or, with `each`, each row
+so often.
 ALIAS (; refs): the values that a vector of refs names.
 RUN (function, kind, lengths, symbols...; rows..., marks...): a node of a function of whole runs (`ragged.whole`), with
 one value or as many as field 0 has rows. Field k has as many rows as all fields of `symbols[k]`, one of so many
@@ -104,6 +107,12 @@ class Sum(NamedTuple):
     parts: tuple[Count, ...]
 
 
+class Times(NamedTuple):
+    """The size of one that has the rows of others in pairs."""
+
+    parts: tuple[Count, ...]
+
+
 class Part(NamedTuple):
     """The size of a slice."""
 
@@ -111,7 +120,7 @@ class Part(NamedTuple):
     bounds: tuple[int | None, int | None, int | None]
 
 
-Count = int | None | Sum | Part
+Count = int | None | Sum | Times | Part
 """How many values a register has: as many as argument number k, one (None), or what follows from other sizes."""
 
 
@@ -123,15 +132,17 @@ def size_of(count: Count, sizes: Sequence[Any], known: dict[int, Any] | None = N
     if count is None:
         return 1
     known = {} if known is None else known
-    assert isinstance(count, Sum | Part)
+    assert isinstance(count, Sum | Times | Part)
     if id(count) not in known:
         known[id(count)] = _new_size(count, sizes, known)
     return known[id(count)]
 
 
-def _new_size(count: Sum | Part, sizes: Sequence[Any], known: dict[int, Any]) -> Any:
+def _new_size(count: Sum | Times | Part, sizes: Sequence[Any], known: dict[int, Any]) -> Any:
     if isinstance(count, Sum):
         return sum(size_of(part, sizes, known) for part in count.parts)
+    if isinstance(count, Times):
+        return math.prod(size_of(part, sizes, known) for part in count.parts)
     whole, which = size_of(count.whole, sizes, known), slice(*count.bounds)
     if isinstance(whole, np.ndarray):
         return np.array([len(range(size)[which]) for size in whole.tolist()], np.int64)
@@ -144,7 +155,7 @@ def arguments_of(count: Count) -> set[int]:
         return {count}
     if isinstance(count, Part):
         return arguments_of(count.whole)
-    return set().union(*map(arguments_of, count.parts)) if isinstance(count, Sum) else set()
+    return set().union(*map(arguments_of, count.parts)) if isinstance(count, Sum | Times) else set()
 
 
 def num_made(op: int, parameters: Sequence[int]) -> int:
@@ -154,8 +165,8 @@ def num_made(op: int, parameters: Sequence[int]) -> int:
 
 def count_of(count: Count, sizes: Sequence[Count]) -> Count:
     """A size in terms of what the sizes that it is told by follow from."""
-    if isinstance(count, Sum):
-        return Sum(tuple([count_of(part, sizes) for part in count.parts]))
+    if isinstance(count, Sum | Times):
+        return type(count)(tuple([count_of(part, sizes) for part in count.parts]))
     if isinstance(count, Part):
         return Part(count_of(count.whole, sizes), count.bounds)
     return None if count is None else sizes[count]
@@ -169,6 +180,8 @@ def count_after(op: int, parameters: Sequence[int], counts: Sequence[Count]) -> 
         return counts[1]
     if op == JOIN:
         return Sum(tuple(counts))
+    if op == TILE:
+        return Times(tuple(counts))
     if op == SLICE:
         start, stop, step = (None if p == NONE else p for p in parameters)
         return Part(counts[0], (start, stop, step))

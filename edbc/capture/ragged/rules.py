@@ -26,6 +26,7 @@ from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks
+from edbc.capture.ragged.pairs import call_of_cells
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
@@ -402,7 +403,9 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     refuse_statistics(func, args, kwargs)
     rule = None if is_whole and name != "multi_head_attention_forward" else rule_of(name)  # whose mask may be whole
     call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
-    result = NotImplemented if rule is None else rule(call)
+    result = call_of_cells(call) if is_whole else NotImplemented if rule is None else rule(call)
+    if result is NotImplemented and is_whole and rule is not None:
+        result = rule(call)
     if result is NotImplemented and not rules.looks_at_values(func, name):
         result = run_call(call)
         if result is NotImplemented and any(map(_is_square, (*given, *named.values()))):

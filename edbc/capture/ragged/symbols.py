@@ -147,6 +147,12 @@ class Amount:
             return None
         return found[0], found[1] + (other if self.call is operator.add else -other)
 
+    @property
+    def factors(self) -> tuple[Size, Size] | None:
+        """The two sizes that it is the product of; None for what is none."""
+        one, other = self.operands if self.call is operator.mul else (None, None)
+        return (one, other) if type(one) is type(other) is Size else None
+
 
 _AMOUNTS = (Size, Amount)
 

@@ -42,6 +42,7 @@ from edbc.capture.ragged.program import (
     SCAN,
     SLICE,
     TAKE,
+    TILE,
     CannotKeep,
     Count,
     Draft,
@@ -288,6 +289,10 @@ class Ragged(Lazy):
     def repeated(self, count: int) -> Ragged:
         """The one row `count` times, as broadcasting does."""
         return self.like(filled(self.rec, self.refs[0], count)) if len(self.refs) == 1 != count else self
+
+    def tiled(self, values: Triple, each: bool) -> Ragged:
+        """The rows as often as there are values, one time behind the other or `each` so often: rows by pairs."""
+        return self.like(one_step(self.rec, TILE, (int(each),), [triple(self.refs), values]))
 
     def another(self) -> Ragged:
         """The same rows by another name."""

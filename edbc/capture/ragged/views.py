@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from edbc.capture.ragged import pairs
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
+from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, each_row, one_step
 from edbc.capture.semantics import sequences
 from edbc.capture.standins.standin import Symbol
@@ -29,6 +31,9 @@ def reshaped(call: Call) -> Any:
     others = [a._meta() if isinstance(a, Symbol) else a for a in call.args[1:]]
     if others and isinstance(others[0], torch.dtype):
         return NotImplemented
+    by_pairs = pairs.seen_by(ragged, call.args[1:])
+    if by_pairs is not None:
+        return by_pairs
     return as_shape(ragged, tuple(call.func(ragged._meta(), *others, **call.kwargs).shape))
 
 
@@ -313,6 +318,9 @@ def repeated(call: Call) -> Any:
     dim = dim[0] if isinstance(dim, tuple | list) and len(dim) == 1 else dim
     if type(ragged) is not Ragged or type(dim) is not int or dim % ragged.ndim != ragged.at:
         return NotImplemented
+    times = call.given(1, "repeats", None)
+    if call.name == "repeat_interleave" and type(times) is Size:
+        return ragged.tiled(times.like, True)
     call.rec.counted = True
     numbers = torch.arange(len(ragged.refs))
     args, kwargs = call.with_argument(where, name, 0)
@@ -326,10 +334,12 @@ def tiled(call: Call) -> Any:
     ragged = call.args[0]
     sizes = call.args[1:]
     sizes = tuple(sizes[0]) if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
-    if type(ragged) is not Ragged or len(sizes) != ragged.ndim or not all(type(s) is int for s in sizes):
+    if type(ragged) is not Ragged or len(sizes) != ragged.ndim:
         return NotImplemented
-    rest = (*sizes[: ragged.at], *sizes[ragged.at + 1 :])
-    whole = _behind_each_other([ragged] * sizes[ragged.at])
+    rest, times = (*sizes[: ragged.at], *sizes[ragged.at + 1 :]), sizes[ragged.at]
+    if not all(type(s) is int for s in rest) or type(times) not in (int, Size):
+        return NotImplemented
+    whole = ragged.tiled(times.like, False) if type(times) is Size else _behind_each_other([ragged] * times)
     return whole if set(rest) <= {1} else each_row(ragged.rec, [whole], lambda row: row.repeat(rest), ragged.at)
 
 

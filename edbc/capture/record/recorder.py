@@ -41,7 +41,7 @@ from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
-from edbc.capture.ragged.whole.runs import cut
+from edbc.capture.ragged.whole.runs import Pairs, cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
 from edbc.capture.record.functionalise import (
@@ -363,8 +363,8 @@ class Recorder:
         """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False
         """Whether sizes are given as symbols (`ragged.symbols`)."""
-        self.equal_sizes: list[tuple[Triple, Triple]] = []
-        """Those that have to be equal, by registers."""
+        self.equal_sizes: list[tuple[Triple, Triple | tuple[Triple, Triple]]] = []
+        """Those that have to be equal, by registers; or to be as many as pairs of two others."""
         self.shares_equal = False
         """Whether equal nodes are to be one, where runs are of many calls."""
         self.within: list[tuple[Triple, int, int]] = []
@@ -817,6 +817,10 @@ class Recorder:
         self.last_external -= len(indices)
         return Ragged(self, range(first, first - len(indices), -1), table.row_slot)
 
+    def keep_row(self, table: Shared, index: int, row: Value) -> None:
+        """Note that a row of a parameter is what every call that is kept looks up."""
+        self.remade[row.ref] = Offset(table.source, index, table.row_slot)
+
     def rows_between(self, table: Shared, which: slice) -> Ragged | None:
         """Those of a slice. As many first ones as a symbol says are so many in any call that is kept; None for all but
         a few at an end, as a table of items without that for padding, which no instance has to do with."""
@@ -942,7 +946,10 @@ class Recorder:
         return item.materialise() if issubclass(kind, Lazy) else item
 
     def as_operand(self, item: Any) -> Any:
-        """The same for an argument of a cell, where matrices of parameters stay what they are."""
+        """The same for an argument of a cell, where matrices of parameters stay what they are. Raises TypeError for
+        rows in code that is being kept: whoever calls is to ask the general call."""
+        if self.symbolic and type(item) in (Ragged, Pairs):
+            raise TypeError("rows are no operand")
         return item if is_matrix(item) else self.as_value(item)
 
     def whole(self, shared: Shared) -> Value:

@@ -487,13 +487,32 @@ class TypeTable:
         def number(value_class: ValueClass) -> int:
             return self._class_number.setdefault(value_class, len(self._class_number))
 
+        known = self._arrays
+        num_entries, num_sources = (0, 0) if known is None else (len(known.type_index), len(known.source_class))
+        entries, slots = (
+            self.entries[num_entries:],
+            [slot for e in self.entries[num_entries:] for slot in e.output_slots],
+        )
+        new = (
+            np.array([e.type_index for e in entries], np.int64),
+            np.array([e.num_operands for e in entries], np.int64),
+            np.array([len(e.output_slots) for e in entries], np.int64),
+            np.array([e.is_sum for e in entries], np.bool_),
+            np.array([number(e.output_slots[0].base) for e in entries], np.int64),
+            np.cumsum([0, *[len(e.output_slots) for e in entries]]),
+            np.array([number(slot.base) for slot in slots], np.int64),
+            np.array([number(source.value_class) for source in self.sources[num_sources:]], np.int64),
+        )
+        if known is None:
+            return EntryArrays(*new)
+        type_index, num_operands, num_outputs, is_sum, output_class, class_ptr, output_classes, source_class = new
         return EntryArrays(
-            np.array([e.type_index for e in self.entries], np.int64),
-            np.array([e.num_operands for e in self.entries], np.int64),
-            np.array([len(e.output_slots) for e in self.entries], np.int64),
-            np.array([e.is_sum for e in self.entries], np.bool_),
-            np.array([number(e.output_slots[0].base) for e in self.entries], np.int64),
-            np.array(list(itertools.accumulate((len(e.output_slots) for e in self.entries), initial=0)), np.int64),
-            np.array([number(slot.base) for e in self.entries for slot in e.output_slots], np.int64),
-            np.array([number(source.value_class) for source in self.sources], np.int64),
+            np.concatenate([known.type_index, type_index]),
+            np.concatenate([known.num_operands, num_operands]),
+            np.concatenate([known.num_outputs, num_outputs]),
+            np.concatenate([known.is_sum, is_sum]),
+            np.concatenate([known.output_class, output_class]),
+            np.concatenate([known.class_ptr, known.class_ptr[-1] + class_ptr[1:]]),
+            np.concatenate([known.output_classes, output_classes]),
+            np.concatenate([known.source_class, source_class]),
         )

@@ -517,7 +517,7 @@ _STEPS = {int, slice, type(None)}
 def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A call of one of MAKERS, of a symbol's size as rows (`ragged.symbols`); None where it is not definition (1)."""
     rec = _describer()
-    if rec is None or (rec.ragged and func is torch.eye):
+    if rec is None:
         return None
     like, at = None, 0
     if rec.symbolic:
@@ -525,6 +525,9 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mask = rec.mask_of_sizes(func, args, kwargs)
         if mask is not None:
             return mask
+    if rec.ragged and func is torch.eye:
+        return None
+    if rec.symbolic:
         sizes, given = (args[0], args[1:]) if args and isinstance(args[0], tuple | list) else (args, ())
         at = next((dim for dim, size in enumerate(sizes) if type(size) is Size), 0)
         like = sizes[at].like if sizes and type(sizes[at]) is Size else None

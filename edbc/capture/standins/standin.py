@@ -820,7 +820,7 @@ class Shared(Symbol):
     def __getitem__(self, index: Any) -> Any:
         rec = self.rec
         if (
-            type(index) is int and 0 <= index < self.rows and rec.flows and rec.books is None
+            type(index) is int and 0 <= index < self.rows and rec.flows and rec.books is None and not rec.keeping
         ):  # per look-up: `row` without its call
             rec.external_source.append(self.source)
             rec.external_index.append(index)
@@ -852,6 +852,8 @@ class Shared(Symbol):
                 return told
         if type(index) is int or isinstance(index, np.integer):
             return self.lookup(int(index))
+        if isinstance(index, Lazy) and hasattr(index, "rows_of"):  # of indices that stand for an instance's
+            return index.rows_of(self)
         if type(index) is tuple:
             found = self.rec.corner(self, index) if self.rec.ragged else None
             found = self._first_rows(index) if found is None else found
@@ -916,6 +918,8 @@ class Shared(Symbol):
         if not -rows <= index < rows:
             raise IndexError(f"index {index} is out of bounds for {self.ref!r} with {rows} rows")
         row = self.row(index if index >= 0 else index + rows)
+        if self.rec.keeping:
+            self.rec.keep_row(self, index % rows, row)
         if self.rec.books is not None:
             self.rec.books.hold([row])
         return row

@@ -24,6 +24,7 @@ from edbc.cells.kernels.microkernel import lanes_of
 from edbc.native.machinecode import addresses_of
 
 Longs = NDArray[np.int64]
+Products = Sequence[tuple[int, int, int]]
 Function = Callable[[Sequence[int], Sequence[torch.Tensor]], torch.Tensor]
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
@@ -60,7 +61,8 @@ class Loops:
         return self._room.at([*lengths.T]) * self.width + np.zeros(len(lengths), np.int64)
 
 
-def forward_loops(function: Function, fields: Sequence[Field], symbols: int, dtype: torch.dtype) -> Loops | None:
+def forward_loops(function: Function, fields: Sequence[Field], symbols: int, dtype: torch.dtype,
+                  products: Products = ()) -> Loops | None:  # fmt: skip
     """`function(lengths, fields)` as loops: what is given are its fields, (length, size) each, then its result. None
     where loops do not know what it does."""
 
@@ -74,11 +76,11 @@ def forward_loops(function: Function, fields: Sequence[Field], symbols: int, dty
             result.copy_(function(lengths, rows))
         return tape
 
-    return _loops(len(fields) + 1, symbols, dtype, taped)
+    return _loops(len(fields) + 1, symbols, dtype, taped, products)
 
 
 def gradient_loops(function: Function, fields: Sequence[Field], wanted: Sequence[bool], symbols: int,
-                   dtype: torch.dtype) -> Loops | None:  # fmt: skip
+                   dtype: torch.dtype, products: Products = ()) -> Loops | None:  # fmt: skip
     """The same of the gradients of the fields that are `wanted`: what is given are the fields, the gradient of the
     result, and those of the fields."""
 
@@ -96,7 +98,7 @@ def gradient_loops(function: Function, fields: Sequence[Field], wanted: Sequence
                     result.copy_(gradient) if gradient is not None else result.zero_()
         return tape
 
-    return _loops(len(fields) + 1 + sum(wanted), symbols, dtype, taped)
+    return _loops(len(fields) + 1 + sum(wanted), symbols, dtype, taped, products)
 
 
 def _rows(fields: Sequence[Field], lengths: Lengths, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -105,11 +107,12 @@ def _rows(fields: Sequence[Field], lengths: Lengths, dtype: torch.dtype) -> list
     return [x > 0 if of.dtype is torch.bool else x.to(dtype) for x, of in zip(rows, fields, strict=True)]
 
 
-def _loops(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Lengths], Tape]) -> Loops | None:
+def _loops(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Lengths], Tape],
+           products: Products) -> Loops | None:  # fmt: skip
     try:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=()):
             warnings.simplefilter("ignore")  # of a length that the function is not for
             with sdpa_kernel(SDPBackend.MATH):  # attention as products and a softmax
-                return Loops(program_of(given, symbols, dtype, taped), dtype)
+                return Loops(program_of(given, symbols, dtype, taped, products), dtype)
     except (NotInLoops, RuntimeError, IndexError, TypeError, ValueError, NotImplementedError):
         return None

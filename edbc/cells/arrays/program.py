@@ -13,6 +13,7 @@ Definitions.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 from edbc.base.operations import Formula
-from edbc.cells.arrays.sizes import Fit, Lengths, Poly, const
+from edbc.cells.arrays.sizes import Fit, Lengths, Poly, const, with_products
 from edbc.cells.arrays.tape import Access, Fold, Line, Map, NotInLoops, Product, Scan, Tape
 from edbc.cells.kernels.elements import IS, Made, Number, Place, Statement
 
@@ -49,26 +50,40 @@ class Program:
     sizes: tuple[Poly, ...]
     begins: tuple[Poly, ...]
     room: tuple[Poly, ...]
-    least: int
-    """The least length for which it is right."""
+    least: tuple[int, ...]
+    """The least length of each symbol for which it is right."""
 
 
-def program_of(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Lengths], Tape]) -> Program:
-    """What `taped` says at lengths of so many symbols. Raises NotInLoops. O(lines x lengths that are tried)."""
-    fit = Fit(symbols)
+def program_of(given: int, symbols: int, dtype: torch.dtype, taped: Callable[[Lengths], Tape],
+               products: Sequence[tuple[int, int, int]] = ()) -> Program:  # fmt: skip
+    """What `taped` says at lengths of so many symbols, some of which are products. Raises NotInLoops. O(lines x lengths
+    that are tried)."""
+    fit = Fit(symbols, products)
     tapes = [taped(lengths) for lengths in fit.lengths]
     if len({(len(tape.lines), len(tape.sizes)) for tape in tapes}) > 1:
         raise NotInLoops("other lines at other lengths")
     lines = [_fitted(fit, [tape.lines[i] for tape in tapes]) for i in range(len(tapes[0].lines))]
     sizes = [_fitted(fit, [tape.sizes[i] for tape in tapes]) for i in range(len(tapes[0].sizes))]
-    ones = [(1,) * symbols, *[tuple(1 if i == k else 3 for i in range(symbols)) for k in range(symbols)]]
-    least = 1 if all(_agree(lines, sizes, taped, lengths) for lengths in ones) else 2
+    least = _least(symbols, products, lambda lengths: _agree(lines, sizes, taped, lengths))
     narrow, sizes = _with_copies(map(_narrow, lines), sizes)
     steps = [*_as_nests(narrow, given)]
     found = Program(given, symbols, tuple(map(_merged, steps)), tuple(sizes), *_placed(steps, sizes, given), least)
-    for lengths in (*fit.lengths, (least,) * symbols):
+    for lengths in (*fit.lengths, with_products(least, products)):
         require_inside(found, lengths)
     return found
+
+
+def _least(symbols: int, products: Sequence[tuple[int, int, int]], agree: Callable[[Lengths], bool]) -> Lengths:
+    """For each symbol 1 where what was told also holds at that length, whatever others are that are 1; else 2."""
+    right = {
+        ones: agree(with_products(tuple([1 if k in ones else 3 for k in range(symbols)]), products))
+        for count in range(1, symbols + 1)
+        for ones in itertools.combinations(range(symbols), count)
+    }
+    parts = [[part for n in range(1, len(of) + 1) for part in itertools.combinations(of, n)] for of in right]
+    fitting = [of for of, every in zip(right, parts, strict=True) if all(right[part] for part in every)]
+    most = max(fitting, key=len, default=())
+    return with_products(tuple([1 if k in most else 2 for k in range(symbols)]), products)
 
 
 def _fitted(fit: Fit, items: Sequence[Any]) -> Any:

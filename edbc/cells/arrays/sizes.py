@@ -59,12 +59,14 @@ def const(number: int) -> Poly:
 
 
 class Fit:
-    """Polynomials of `count` lengths, told by what they are at each of `lengths`."""
+    """Polynomials of `count` lengths, told by what they are at each of `lengths`. Some lengths are `products` of two
+    others: (which, one, other)."""
 
-    def __init__(self, count: int):
-        of = range(count)
+    def __init__(self, count: int, products: Sequence[tuple[int, int, int]] = ()):
+        of = [i for i in range(count) if i not in {which for which, *_ in products}]
         self.monomials = [(), *[(i,) for i in of], *itertools.combinations_with_replacement(of, 2)]
-        self.lengths = [*itertools.islice(_lengths(count), len(self.monomials) + 1)]
+        lengths = itertools.islice(_lengths(count), len(self.monomials) + 1)
+        self.lengths = [with_products(at, products) for at in lengths]
         self._matrix = np.array([[math.prod(at[i] for i in which) for which in self.monomials] for at in self.lengths])
 
     def of(self, numbers: Sequence[int | None]) -> Poly | None:
@@ -78,6 +80,14 @@ class Fit:
         coefficients = [int(x) for x in found]
         is_it = (matrix @ np.array(coefficients) == told).all()
         return _poly(dict(zip(self.monomials, coefficients, strict=True))) if is_it else None
+
+
+def with_products(lengths: Lengths, products: Sequence[tuple[int, int, int]]) -> Lengths:
+    """Lengths of which these are what they have to be."""
+    found = [*lengths]
+    for which, one, other in products:
+        found[which] = lengths[one] * lengths[other]
+    return tuple(found)
 
 
 def _lengths(count: int) -> Iterator[Lengths]:

@@ -98,7 +98,7 @@ class RunKernel:
         """Run nodes on their fields and what stands beside them, by item or by node; the other nodes."""
         begin, lengths = np.array(ptr[:-1], np.int64), self.lengths(items, ptr)
         takes = loops.bytes_of(lengths)
-        fits = (lengths.min(1) >= loops.program.least) & (takes <= MOST_BYTES)
+        fits = (lengths >= np.array(loops.program.least)).all(1) & (takes <= MOST_BYTES)
         nodes = np.arange(len(fits)) if fits.all() else np.flatnonzero(fits)
         if len(nodes) < len(fits):
             begin, lengths, takes = begin[nodes], lengths[nodes], takes[nodes]
@@ -118,12 +118,15 @@ class RunKernel:
         return np.where(np.diff(begin)[:, None] > 0, found, 0)
 
     def _forward(self, dtype: torch.dtype) -> Loops | None:
-        return self._known(dtype, lambda fields: forward_loops(self._of, fields, self._symbols, dtype))
+        return self._known(
+            dtype, lambda fields: forward_loops(self._of, fields, self._symbols, dtype, self.function.products)
+        )
 
     def _backward(self, dtype: torch.dtype, wanted: tuple[bool, ...]) -> Loops | None:
         return self._known(
-            dtype, lambda fields: gradient_loops(self._of, fields, wanted[: len(fields)], self._symbols, dtype), wanted
-        )
+            dtype, lambda fields: gradient_loops(self._of, fields, wanted[: len(fields)], self._symbols,
+                                                 dtype, self.function.products), wanted
+        )  # fmt: skip
 
     def _known(self, dtype: torch.dtype, new: Callable[[list[Field]], Loops | None], key: Any = None) -> Loops | None:
         if (dtype, key) not in self._loops:

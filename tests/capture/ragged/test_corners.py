@@ -69,6 +69,7 @@ class Made(nn.Module):
 """
 """What is taken of rows, also by code that looks on which side of a number their size is."""
 TAKEN = [
+    "h[:, -1:].repeat(1, n, 1).sum(1)",
     "h[:, [-1]]",
     "h[:, [-1], :]",
     "h[..., [0], :].sum(1)",
@@ -300,7 +301,7 @@ def test_distances_of_equal_rows_are_none() -> None:
 
 @pytest.mark.parametrize(
     "taken",
-    ["h[:, :1].expand(1, n, -1)", "h[:, -1:].repeat(1, n, 1)", "torch.broadcast_to(h[:, :1], h.shape)",
+    ["h[:, :1].expand(1, n, -1)", "torch.broadcast_to(h[:, :1], h.shape)",
      "h[:, -1:].expand(h.size())", "h.amax(1, keepdim=True).expand(-1, n, -1)"],
 )  # fmt: skip
 def test_one_row_as_often_as_there_are_words(taken: str, made: Callable[..., nn.Module]) -> None:

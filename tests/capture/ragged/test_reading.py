@@ -251,7 +251,7 @@ def test_lists_of_elements_are_lists() -> None:
             net([wrong])
 
 
-OF_LISTS = {"is a list": True, "is no tensor": True, "has a length": True, "is sliced": True, "takes rows": False,
+OF_LISTS = {"is a list": True, "is no tensor": True, "has a length": True, "is sliced": True, "takes rows": True,
             "has its methods": False, "has no shape": False, "is added to": False, "is repeated": False,
             "is compared": False}  # fmt: skip
 """What code asks of a list, and whether what it records then serves other lists."""

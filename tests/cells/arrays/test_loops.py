@@ -106,9 +106,9 @@ def run(loops: Loops, lengths: Sequence[Sequence[int]], given: Sequence[Sequence
             for of, node in zip(guarded, shapes, strict=True)]  # fmt: skip
 
 
-def lengths_from(least: int, symbols: int, seed: int, count: int = 12) -> list[tuple[int, ...]]:
+def lengths_from(least: Sequence[int], seed: int, count: int = 12) -> list[tuple[int, ...]]:
     rng = Random(seed)
-    return [tuple(rng.choice([least, least + 1, rng.randint(least, 70)]) for _ in range(symbols)) for _ in range(count)]
+    return [tuple(rng.choice([low, low + 1, rng.randint(low, 70)]) for low in least) for _ in range(count)]
 
 
 def symbols_of(fields: Sequence[Field]) -> int:
@@ -127,7 +127,7 @@ def test_loops_give_torchs_numbers_and_gradients(name: str, dtype: torch.dtype) 
     fields = fields_of(of, dtype)
     loops = forward_loops(function, fields, symbols_of(fields), dtype)
     assert loops is not None
-    lengths = lengths_from(loops.program.least, symbols_of(fields), 1)
+    lengths = lengths_from(loops.program.least, 1)
     rows = [_rows(fields, n, dtype) for n in lengths]
     expected = [function(n, x) for n, x in zip(lengths, rows, strict=True)]
     found = run(loops, lengths, rows, 1, [[x.shape] for x in expected])
@@ -140,7 +140,7 @@ def require_gradients(function: Function, fields: Sequence[Field], dtype: torch.
     wanted = [field.dtype is dtype for field in fields]
     loops = gradient_loops(function, fields, wanted, symbols_of(fields), dtype)
     assert loops is not None
-    lengths = lengths_from(loops.program.least, symbols_of(fields), 2)
+    lengths = lengths_from(loops.program.least, 2)
     given, expected = [], []
     for n in lengths:
         rows = [x.requires_grad_(w) for x, w in zip(_rows(fields, n, dtype), wanted, strict=True)]
@@ -185,7 +185,7 @@ def test_a_function_of_one_row_may_be_another() -> None:
     fields = fields_of(ONE, torch.float32)
     loops = forward_loops(lambda n, x: (x[0] @ x[0].t()).squeeze().sum(0), fields, 1, torch.float32)
     assert loops is not None
-    assert loops.program.least == 2
+    assert loops.program.least == (2,)
 
 
 def test_accesses_outside_of_buffers_are_found() -> None:
@@ -227,7 +227,7 @@ def test_random_functions(seed: int) -> None:
     torch_function, fields = drawn(Random(seed))
     loops = forward_loops(torch_function, fields, symbols_of(fields), torch.float64)
     assert loops is not None
-    lengths = lengths_from(loops.program.least, symbols_of(fields), seed, 5)
+    lengths = lengths_from(loops.program.least, seed, 5)
     rows = [_rows(fields, n, torch.float64) for n in lengths]
     expected = [torch_function(n, x) for n, x in zip(lengths, rows, strict=True)]
     found = run(loops, lengths, rows, 1, [[x.shape] for x in expected])

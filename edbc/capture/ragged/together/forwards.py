@@ -62,7 +62,7 @@ from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, 
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Drawn, Ragged
 from edbc.capture.ragged.whole.function import CHUNK, packed
-from edbc.capture.ragged.whole.runs import pairs_of
+from edbc.capture.ragged.whole.runs import pairs_of, pairs_of_cells, size_of_rows
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.shown import Shown
 from edbc.capture.standins.standin import Lazy
@@ -306,19 +306,19 @@ class Forwards:
                 return self._as_written(instance)
             if may_keep(given):
                 rec.kept_forwards += 1
-                shown = _Shown(rec, leaves, group.integers, group.lengths, given)
                 sizes = _at(group.sizes, place)
 
                 def forward(of: Any) -> Any:
                     rec.put_caches_back()
                     if of is instance:
                         return self.function(self.shadow, of)
-                    made = [self.function(self.shadow, of)]
+                    shown = _Shown(rec, leaves, group.integers, group.lengths, of)
+                    made = [self.function(self.shadow, shown.of(instance))]
                     settle(rec.unread, made)
                     shown.require_unchanged()
                     return _returned(made.pop())
 
-                args, begin, before = (shown.of(instance), instance), rec.place(), self._taken_off()
+                args, begin, before = (given, instance), rec.place(), self._taken_off()
                 known = rec.functions.get(group.key)  # which an instance does not fit for its sizes, or its indices
                 rec.tells_apart = key == group.key or (type(known) is KeptCall and known.is_apart(given.indices))
                 try:
@@ -481,7 +481,11 @@ class _Brought:
         of_indices: list[tuple[Sequence[Any], Ints]] = []
         for column in leaves:
             first = column[0]
-            if type(first) is Grid:
+            if type(first) is Grid and first.is_by_rows:
+                of_pairs = [grid.rows() for grid in column]
+                size = np.array([*map(len, of_pairs)], np.int64)
+                self.rows.append(([] if len(self.rows) in unread else of_pairs, 0, size))
+            elif type(first) is Grid:
                 tensors = [grid.tensor for grid in column]
                 size = np.array([-(-tensor.numel() // CHUNK) for tensor in tensors], np.int64)
                 self.rows.append(([] if len(self.rows) in unread else [packed(*tensors)], 0, size))
@@ -622,8 +626,11 @@ def _given(rec: Recorder, leaves: Sequence[Any], unread: frozenset[int] = frozen
     given, vectors = Given([], [], []), [leaf for leaf in leaves if _is_of_indices(leaf)]
     for leaf in leaves:
         if type(leaf) is Grid:
-            is_unread = len(given.rows) in unread
-            given.rows.append(_no_rows(rec) if is_unread else constant_rows_of(rec, packed(leaf.tensor), 0, False))
+            if len(given.rows) in unread:
+                given.rows.append(_no_rows(rec))
+            else:
+                rows = leaf.rows() if leaf.is_by_rows else packed(leaf.tensor)
+                given.rows.append(constant_rows_of(rec, rows, 0, False))
         elif not _is_of_indices(leaf):
             at = rec.place_of_rows(leaf.shape, leaf.dtype)
             if at >= 0:
@@ -686,9 +693,14 @@ class _Shown(Shown):
             return Mask(self.rec, (1,), (0, size, size), torch.int64)
         grid = self.grids.get(id(item))
         if grid is not None:
-            sizes = [self.like(size, of) for size, of in zip(item.shape[-2:], grid.of, strict=True)]
-            found: Any = pairs_of(self.rec, next(self.rows), sizes, item.dtype)
-            for _ in item.shape[:-2]:
+            sizes = [self.like(size, of) for size, of in zip(item.shape[grid.at :], grid.of, strict=False)]
+            rows, rest = next(self.rows), item.shape[grid.at + 2 :]
+            found: Any = (
+                pairs_of_cells(rows, [size if isinstance(size, Size) else size_of_rows(size) for size in sizes])
+                if grid.is_by_rows
+                else pairs_of(self.rec, rows, sizes, item.dtype, rest)
+            )
+            for _ in range(grid.at):
                 found = found.unsqueeze(0)
             return found
         return symbolic_tensor(self.rec, item, self.rows, self.indices)

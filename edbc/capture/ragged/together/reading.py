@@ -41,11 +41,22 @@ _NESTS, _INTEGERS = {tuple, list}, {int}
 
 
 class Grid(NamedTuple):
-    """A leaf that is a matrix of an instance's, maybe in a batch of one, and the numbers of the leaves with rows or
-    indices that are as long."""
+    """A leaf with two neighbouring dimensions as long as leaves with rows or indices are, by the numbers of these: a
+    matrix of an instance's, or numbers of every two of its rows. Dimensions before the first one, at `at`, are of size
+    1."""
 
     tensor: torch.Tensor
     of: tuple[int, int]
+    at: int
+
+    @property
+    def is_by_rows(self) -> bool:
+        """Whether it is a row for every two, and not packed."""
+        return self.tensor.ndim > self.at + 2 and self.tensor.is_floating_point()
+
+    def rows(self) -> torch.Tensor:
+        """These rows."""
+        return self.tensor.reshape(-1, *self.tensor.shape[self.at + 2 :])
 
 
 @frozen
@@ -121,10 +132,16 @@ class _Reader:
         for place, leaf in self.grids:
             items = self.leaves[leaf]
             shapes = [tuple(item.shape) for item in items]
-            numbers = self.sizes_that_are(of[-2] for of in shapes), self.sizes_that_are(of[-1] for of in shapes)
-            parts[place] = numbers if min(numbers) >= 0 else _one(shapes)
-            if min(numbers) >= 0:
-                self.leaves[leaf] = [Grid(item, numbers) for item in items]
+            ndim = len(shapes[0])
+            is_matrix = ndim == 2 or _one([math.prod(of[:-2]) == 1 for of in shapes])
+            for at in [ndim - 2] if is_matrix else range(ndim - 2):
+                numbers = self.sizes_that_are(of[at] for of in shapes), self.sizes_that_are(of[at + 1] for of in shapes)
+                if min(numbers) >= 0 and _one([math.prod(of[:at]) == 1 for of in shapes]):
+                    parts[place] = *numbers, at, _one([of[at + 2 :] for of in shapes])
+                    self.leaves[leaf] = [Grid(item, numbers, at) for item in items]
+                    break
+            else:
+                parts[place] = _one(shapes)
         for place, values in self.integers:
             number = self.sizes_that_are(values)
             found.append(number)
@@ -244,14 +261,14 @@ class _Reader:
         is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
             return (Grid, dtype, len(shape), None), ()
-        if dtype is torch.bool and is_matrix and self.rec.place_of_rows(shape, dtype) < 0:
+        if dtype is torch.bool and len(shape) > 1 and self.rec.place_of_rows(shape, dtype) < 0:
             return (Grid, dtype, len(shape), None), ()
         if not dtype.is_floating_point:
             return None, ()
         at = self.rec.place_of_rows(shape, dtype)
         if at >= 0:
             return (Ragged, dtype, item.requires_grad, at, shape[:at], shape[at + 1 :]), (shape[at],)
-        if is_matrix and not item.requires_grad:
+        if len(shape) > 1 and not item.requires_grad:
             return (Grid, dtype, len(shape), None), ()
         return (torch.Tensor, dtype, item.requires_grad, shape), ()
 

@@ -6,7 +6,8 @@ Definitions.
     equally long: symbol 0 is the result's.
 (2) An expression applies torch functions to leaves, constants and each other. Values of two ragged dimensions (scores
     of attention) are inside of expressions alone: no node has one as its result, nothing stores them.
-(3) A *run function* is an expression whose result is n rows, along dimension `at`, or one value (`at` is -1).
+(3) Rows by pairs of the rows of others are leaves too: their symbol is a *product* of two.
+(4) A *run function* is an expression whose result is n rows, along dimension `at`, or one value (`at` is -1).
 
 `cells.rows.segmented` runs them, node by node.
 """
@@ -27,6 +28,10 @@ _WITH_NUMBERS = frozenset("eq ne lt le gt ge logical_not bitwise_not to bool flo
 """Functions of each element of a tensor and numbers."""
 CHUNK = 64
 """Elements of a row of a packed constant."""
+
+
+Products = tuple[tuple[int, int, int], ...]
+"""Symbols that are products, and of which two."""
 
 
 class Apply(NamedTuple):
@@ -79,13 +84,14 @@ def functions_of(item: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, eq=False)
 class RunFunction:
-    """Definition (3). With leaves of several symbols the last operand says of each item which of them it has, as bits
+    """Definition (4). With leaves of several symbols the last operand says of each item which of them it has, as bits
     of a number."""
 
     root: Any
     places: tuple[int, ...]
     symbols: tuple[int, ...]
     at: int
+    products: Products = ()
 
     @property
     def has_marks(self) -> bool:
@@ -100,6 +106,7 @@ class RunFunction:
         parts = ["" if is_plain else ", ".join(_text(root).removeprefix(root.name).removeprefix("(")[:-1].split("\n"))]
         parts += [f"along {self.places}"] if any(self.places) else []
         parts += [f"lengths {self.symbols}"] if self.has_marks else []
+        parts += [f"length {s} is {a} x {b}" for s, a, b in self.products]
         return "; ".join(filter(None, [*parts, f"rows at {self.at}" if self.at > 0 else ""]))
 
     def __call__(self, *fields: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,9 @@ shapes: the expression is asked for those of its result at two lengths of each s
 is a node that reduces; of one, a node with as many results as there are rows; of two (scores of attention, distances)
 it is no node, but goes on as an expression (`Pairs`) until something has fewer.
 
+Rows by pairs are rows of (n m), of which a value of two ragged dimensions is a view: functions of the last dimensions
+(`linear`, a norm) are of each of them (`ragged.pairs`), and nodes of their own type.
+
 Constants of the instance's that have ragged dimensions (a mask, a matrix of distances), and what is cut from buffers,
 are operands too: one dimension is rows, two are packed into rows of their own length; a mask that is a triangle is a
 function of n.
@@ -13,6 +16,7 @@ function of n.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -20,7 +24,7 @@ import torch
 
 from edbc.capture.ragged.program import ONE, RUN, SEGMENTED, CannotKeep, RunOf, triple
 from edbc.capture.ragged.rows import rows_of
-from edbc.capture.ragged.symbols import Size
+from edbc.capture.ragged.symbols import Amount, Size
 from edbc.capture.ragged.value import Ragged, filled, one_step
 from edbc.capture.ragged.whole.function import (
     Apply,
@@ -64,19 +68,28 @@ class Leaves:
         self.rec = rec
         self.rows: list[Ragged] = []
         self.symbols: list[int] = []
+        self.products: dict[int, tuple[int, int]] = {}
+        """By symbol the two that it is the product of."""
         self._lengths: list[int | None] = []
 
-    def add(self, ragged: Ragged, is_packed: bool = False) -> int:
-        """The number of a leaf. A packed constant has a length of its own."""
+    def add(self, ragged: Ragged, is_packed: bool = False, of: tuple[int, int] | None = None) -> int:
+        """The number of a leaf. A packed constant has a length of its own, and rows by pairs that `of` two symbols."""
         for number, known in enumerate(self.rows):
             if known.refs == ragged.refs and known.row is ragged.row and known.at == ragged.at:
                 return number
         count = len(ragged.refs)
+        if of is not None and count and of in self.products.values():
+            self.symbols.append(next(s for s, product in self.products.items() if product == of))
+            self.rows.append(ragged.another())
+            return len(self.rows) - 1
+        is_packed |= of is not None
         if not count or (len(self._lengths) == MARKS and (is_packed or count not in self._lengths)):
             raise Unfit
         if is_packed or count not in self._lengths:
             self._lengths.append(None if is_packed else count)
             self.symbols.append(len(self._lengths) - 1)
+            if of is not None:
+                self.products[self.symbols[-1]] = of
         else:
             symbol = self._lengths.index(count)
             alike = triple(self.rows[self.symbols.index(symbol)].refs)
@@ -88,8 +101,38 @@ class Leaves:
 
     def merge(self, pairs: Pairs) -> Any:
         """The expression of a value in terms of these leaves."""
-        is_packed = [pairs.leaves._lengths[s] is None for s in pairs.leaves.symbols]
-        return renumbered(pairs.root, [self.add(r, p) for r, p in zip(pairs.leaves.rows, is_packed, strict=True)])
+        return renumbered(pairs.root, self.add_all(pairs.leaves))
+
+    def add_all(self, others: Leaves) -> list[int]:
+        """The numbers of the leaves of others here: of rows by pairs behind those whose lengths they are of."""
+        symbol_of: dict[int, int] = {}
+        numbers = [0] * len(others.rows)
+        for is_product in (False, True):
+            for k, (ragged, symbol) in enumerate(zip(others.rows, others.symbols, strict=True)):
+                product = others.products.get(symbol)
+                if (product is not None) is not is_product:
+                    continue
+                of = None if product is None else (symbol_of[product[0]], symbol_of[product[1]])
+                numbers[k] = self.add(ragged, product is None and others._lengths[symbol] is None, of)
+                symbol_of[symbol] = self.symbols[numbers[k]]
+        return numbers
+
+    def add_pairs(self, rows: Ragged, sizes: Sequence[Size]) -> tuple[int, list[Apply]]:
+        """The number of a leaf of rows by pairs of these sizes, and the sizes as expressions."""
+        lengths = [self.length_of(self.rec, size) for size in sizes]
+        one, other = [self.symbols[of.args[0].index] for of in lengths]
+        return self.add(rows, of=(one, other)), lengths
+
+    def is_packed(self, symbol: int) -> bool:
+        """Whether leaves of a symbol are packed constants."""
+        return symbol < len(self._lengths) and self._lengths[symbol] is None and symbol not in self.products
+
+    def lengths(self, which: int) -> list[int]:
+        """How long leaves of each symbol are at one choice of lengths."""
+        found = [*LENGTHS[which][: len(self._lengths)]]
+        for symbol, (one, other) in self.products.items():
+            found[symbol] = found[one] * found[other]
+        return found
 
     def length(self, symbol: int) -> tuple[int, Ragged]:
         """How long leaves of a symbol are, and one of them."""
@@ -110,8 +153,9 @@ class Leaves:
 
     def metas(self, which: int) -> list[torch.Tensor]:
         """The leaves without data, at one choice of lengths."""
+        lengths = self.lengths(which)
         return [
-            torch.empty((*r.row.shape[: r.at], LENGTHS[which][s], *r.row.shape[r.at :]), dtype=r.dtype, device="meta")
+            torch.empty((*r.row.shape[: r.at], lengths[s], *r.row.shape[r.at :]), dtype=r.dtype, device="meta")
             for r, s in zip(self.rows, self.symbols, strict=True)
         ]
 
@@ -146,15 +190,18 @@ class Pairs(Lazy):
     """A value of two ragged dimensions: an expression. `dims` has the symbol of each dimension, or its size as a
     negative number less one."""
 
-    __slots__ = ("dims", "dtype_", "is_own", "leaves", "rec", "root")
+    __slots__ = ("cells", "dims", "dtype_", "is_own", "leaves", "rec", "root")
 
-    def __init__(self, rec: Recorder, root: Apply, leaves: Leaves, dims: tuple[int, ...], dtype: torch.dtype):
+    def __init__(self, rec: Recorder, root: Apply, leaves: Leaves, dims: tuple[int, ...], dtype: torch.dtype,
+                 cells: Ragged | None = None):  # fmt: skip
         self.rec, self.root, self.leaves, self.dims, self.dtype_ = rec, root, leaves, dims, dtype
         self.whole, self.is_own = None, False
+        self.cells = cells
+        """The same as rows by pairs, which stand where its two ragged dimensions do; None where there are none."""
 
     def another(self) -> Pairs:
         """The same value by another name."""
-        return Pairs(self.rec, self.root, self.leaves, self.dims, self.dtype_)
+        return Pairs(self.rec, self.root, self.leaves, self.dims, self.dtype_, self.cells)
 
     def is_as(self, other: Any) -> bool:
         """See Lazy."""
@@ -168,6 +215,11 @@ class Pairs(Lazy):
     def become(self, other: Pairs) -> None:
         """See `Ragged.become`."""
         self.root, self.leaves, self.dims, self.whole = other.root, other.leaves, other.dims, None
+        self.cells = other.cells
+
+    def sizes(self) -> list[Size]:
+        """Of its ragged dimensions."""
+        return [size_of_rows(self.leaves.length(d)[1]) for d in self.dims if d >= 0]
 
     @property
     def shape(self) -> Any:
@@ -233,8 +285,15 @@ def cut(rec: Recorder, table: Shared, index: tuple[Any, ...]) -> Pairs | None:
     return Pairs(rec, root, leaves, dims, buffer.dtype)
 
 
-def pairs_of(rec: Recorder, rows: Ragged, sizes: Sequence[Ragged | Size], dtype: torch.dtype) -> Pairs:
-    """A matrix of an instance's, packed in these rows, as large as others of its rows or as symbols say."""
+def size_of_rows(rows: Ragged) -> Size:
+    """How many there are."""
+    return Size(rows.rec, len(rows.refs), triple(rows.refs))
+
+
+def pairs_of(rec: Recorder, rows: Ragged, sizes: Sequence[Ragged | Size], dtype: torch.dtype,
+             rest: Sequence[int] = ()) -> Pairs:  # fmt: skip
+    """A matrix of an instance's, packed in these rows, as large as others of its rows or as symbols say; or a tensor
+    with further dimensions."""
     leaves = Leaves(rec)
     lengths: list[Any] = []
     for size in sizes:
@@ -242,8 +301,9 @@ def pairs_of(rec: Recorder, rows: Ragged, sizes: Sequence[Ragged | Size], dtype:
             lengths.append(leaves.length_of(rec, size))
         else:
             lengths.append(Apply(length, "length", (Hole(leaves.add(size)), size.at), {}))
-    root = Apply(unpacked, "unpacked", (Hole(leaves.add(rows, True)), *lengths), {})
-    return Pairs(rec, root, leaves, tuple([leaves.symbols[size.args[0].index] for size in lengths]), dtype)
+    root = Apply(unpacked, "unpacked", (Hole(leaves.add(rows, True)), *lengths, *rest), {})
+    dims = *[leaves.symbols[size.args[0].index] for size in lengths], *[-1 - size for size in rest]
+    return Pairs(rec, root, leaves, dims, dtype)
 
 
 def _is_first(which: Any) -> bool:
@@ -258,6 +318,15 @@ def of_triangle(sizes: Sequence[Any], told: tuple[int, Any, Any], like: torch.Te
     return (
         made if like.ndim == 2 else Apply(torch.reshape, "reshape", (made, (*[1] * (like.ndim - 2), *sizes[-2:])), {})
     )
+
+
+def identity(rec: Recorder, size: Size, dtype: torch.dtype) -> Pairs:
+    """`torch.eye(n)`: what a triangle has more than the one below it."""
+    leaves = Leaves(rec)
+    lengths = [leaves.length_of(rec, size)] * 2
+    one, other = (of_triangle(lengths, (d, 1, 0), torch.empty(0, 0, dtype=dtype)) for d in (0, -1))
+    root = Apply(torch.ne, "ne", (one, other), {}) if dtype is torch.bool else Apply(torch.sub, "sub", (one, other), {})
+    return Pairs(rec, root, leaves, (0, 0), dtype)
 
 
 def run_call(call: Call) -> Any:
@@ -317,6 +386,8 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         return Apply(only, "only", (Hole(leaves.add(Ragged(leaves.rec, refs, value.slot))),), {})
     if type(item) is Size:
         return _length(item, leaves)
+    if type(item) is Amount and item.factors is not None:
+        return Apply(operator.mul, "times", tuple([_length(size, leaves) for size in item.factors]), {})
     if item is None or item is Ellipsis or isinstance(item, int | float | str | torch.dtype | slice):
         return item
     raise Unfit
@@ -373,10 +444,12 @@ def triangle_of(tensor: torch.Tensor) -> tuple[int, Any, Any] | None:
 
 
 class Seen(NamedTuple):
-    """A result without data: the symbol of each dimension, or its size as a negative number less one."""
+    """A result without data: the symbol of each dimension, or its size as a negative number less one; and where the
+    symbol is a product that no leaf has, of which two."""
 
     dims: tuple[int, ...]
     dtype: torch.dtype
+    product: tuple[int, int] | None = None
 
 
 def _result(root: Apply, leaves: Leaves) -> Any:
@@ -384,7 +457,8 @@ def _result(root: Apply, leaves: Leaves) -> Any:
     rec = leaves.rec
     if not leaves.rows:
         raise Unfit
-    key = Pairs, repr(root), functions_of(root), tuple((r.row, r.at) for r in leaves.rows), tuple(leaves.symbols)
+    key: Any = Pairs, repr(root), functions_of(root), tuple((r.row, r.at) for r in leaves.rows), tuple(leaves.symbols)
+    key = *key, *leaves.products.items()
     seen = rec.functions.get(key)
     if seen is None:
         seen = rec.functions[key] = _seen(root, leaves)
@@ -399,8 +473,44 @@ def _result(root: Apply, leaves: Leaves) -> Any:
 def _of_shape(root: Apply, leaves: Leaves, seen: Seen) -> Any:
     ragged = [d for d, dim in enumerate(seen.dims) if dim >= 0]
     if len(ragged) == 2:
+        if any(seen.dims[d] in leaves.products for d in ragged):
+            raise Unfit
         return Pairs(leaves.rec, root, leaves, seen.dims, seen.dtype)
     return _node(root, leaves, seen, ragged[0] if ragged else -1)
+
+
+def _by_pairs(leaves: Leaves, product: tuple[int, int]) -> int:
+    """The number of a leaf that says nothing but how many pairs there are of the rows of two symbols."""
+    (size, like), (_, other) = map(leaves.length, product)
+    described = Description(torch.zeros, torch.Size((size,)), (), torch.bool)
+    rows = leaves.rec.rows_described(described, triple(like.refs))
+    return leaves.add(rows.tiled(triple(other.refs), False), of=product)
+
+
+def cells_of(pairs: Pairs) -> Ragged:
+    """The rows by pairs of a value. Raises Unfit where its ragged dimensions are no neighbours."""
+    if pairs.cells is None:
+        at = next(d for d, dim in enumerate(pairs.dims) if dim >= 0)
+        if pairs.dims[at + 1] < 0:
+            raise Unfit
+        leaves = Leaves(pairs.rec)
+        root = Apply(torch.flatten, "flatten", (leaves.merge(pairs), at, at + 1), {})
+        cells = _result(root, leaves)
+        pairs.become(pairs_of_cells(cells, pairs.sizes()))
+    assert pairs.cells is not None
+    return pairs.cells
+
+
+def pairs_of_cells(cells: Ragged, sizes: Sequence[Size]) -> Pairs:
+    """The value of two ragged dimensions, of these sizes, whose rows by pairs these are."""
+    rec, row, at = cells.rec, cells.row, cells.at
+    leaves = Leaves(rec)
+    number, lengths = leaves.add_pairs(cells, sizes)
+    shape = (*row.shape[:at], *lengths, *row.shape[at:])
+    dims = [leaves.symbols[of.args[0].index] for of in lengths]
+    root = Apply(torch.reshape, "reshape", (Hole(number), shape), {})
+    before, behind = ([-1 - size for size in part] for part in (row.shape[:at], row.shape[at:]))
+    return Pairs(rec, root, leaves, (*before, *dims, *behind), row.dtype, cells)
 
 
 def _seen(root: Apply, leaves: Leaves) -> Any:
@@ -424,35 +534,48 @@ def _seen(root: Apply, leaves: Leaves) -> Any:
 def _dims(one: Any, other: Any, leaves: Leaves) -> Any:
     if type(one) is not torch.Tensor or one.layout is not torch.strided or one.ndim != other.ndim:
         return Unfit
-    dims = []
-    for a, b in zip(one.shape, other.shape, strict=True):
-        if a == b:
-            dims.append(-1 - a)
-            continue
-        known = range(len(leaves._lengths))
-        symbol = next((s for s in known if (a, b) == (LENGTHS[0][s], LENGTHS[1][s])), -1)
-        if symbol < 0 or leaves._lengths[symbol] is None:
+    lengths = [*zip(leaves.lengths(0), leaves.lengths(1), strict=True)]
+    own = [s for s, length in enumerate(leaves._lengths) if length is not None]
+    products = {
+        (lengths[a][0] * lengths[b][0], lengths[a][1] * lengths[b][1]): (a, b) for b in own for a in own[: b + 1]
+    }
+    dims, product = [], None
+    for at in zip(one.shape, other.shape, strict=True):
+        if at[0] == at[1]:
+            dims.append(-1 - at[0])
+        elif at in lengths:
+            dims.append(lengths.index(at))
+        elif at in products and product is None:
+            dims.append(len(lengths))
+            product = products[at]
+        else:
             return Unfit
-        dims.append(symbol)
-    return Seen(tuple(dims), one.dtype) if sum(d >= 0 for d in dims) <= 2 else Unfit
+    ragged = [d for d in dims if d >= 0]
+    if len(ragged) > (2 if product is None else 1) or any(leaves.is_packed(d) for d in ragged):
+        return Unfit
+    return Seen(tuple(dims), one.dtype, product)
 
 
 def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
     """A result of at most one ragged dimension as a node. Leaves that the result is as long as come first."""
-    rec = leaves.rec
+    rec, first = leaves.rec, None
+    if at >= 0 and (seen.product or leaves.products.get(seen.dims[at])):
+        first = _by_pairs(leaves, seen.product or leaves.products[seen.dims[at]])
     root = _of_others(root, leaves)
-    used = sorted(_holes(root))
-    own = seen.dims[at] if at >= 0 else leaves.symbols[used[0]]
+    used = sorted(_holes(root) | ({first} if first is not None else set()))
+    own = leaves.symbols[first] if first is not None else seen.dims[at] if at >= 0 else leaves.symbols[used[0]]
     order = sorted(used, key=lambda i: (leaves.symbols[i] != own, leaves.symbols[i], i))
     numbers = [0] * len(leaves.rows)
     for k, i in enumerate(order):
         numbers[i] = k
     rows = [leaves.rows[i] for i in order]
     first_of = list(dict.fromkeys(leaves.symbols[i] for i in order))
-    if first_of[0] != own:
+    products = {s: of for s, of in leaves.products.items() if s in first_of}
+    if first_of[0] != own or not {s for of in products.values() for s in of} <= {*first_of}:
         raise Unfit
     symbols = tuple(first_of.index(leaves.symbols[i]) for i in order)
-    function = RunFunction(renumbered(root, numbers), tuple([r.at for r in rows]), symbols, at)
+    of_two = tuple([tuple(map(first_of.index, (s, *of))) for s, of in products.items()])
+    function = RunFunction(renumbered(root, numbers), tuple([r.at for r in rows]), symbols, at, of_two)  # type: ignore[arg-type]
     value_of_row = tuple(-1 - d for k, d in enumerate(seen.dims) if k != at)
     slot = rec.table.slot(class_of(torch.empty(value_of_row, dtype=seen.dtype, device="meta")))
     marks = [rec.number(bits, torch.int64) for bits in range(1, 1 << len(first_of))] if function.has_marks else []
@@ -485,6 +608,13 @@ def _with_lengths_of(item: Any, instead: Mapping[int, int], places: Sequence[int
             args=args, kwargs={k: _with_lengths_of(x, instead, places) for k, x in item.kwargs.items()}
         )
     return type(item)([_with_lengths_of(x, instead, places) for x in item]) if type(item) in (tuple, list) else item
+
+
+def read_by(item: Any) -> set[int]:
+    """The leaves of an expression, but for those of which it asks for the length alone."""
+    if type(item) is Apply:
+        return set() if item.function is length else set().union(*map(read_by, (*item.args, *item.kwargs.values())))
+    return set().union(*map(read_by, item)) if type(item) in (tuple, list) else _holes(item)
 
 
 def _holes(item: Any) -> set[int]:

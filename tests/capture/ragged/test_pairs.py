@@ -1,0 +1,170 @@
+"""Values of two ragged dimensions as rows by pairs, against eager PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rowparity import HIDDEN, VOCAB, kept_forwards, of_model
+from torch import nn
+
+from edbc.capture.ragged.kept import KeptCall
+from edbc.capture.ragged.program import Times, arguments_of, count_of, size_of
+from edbc.cells.arrays.sizes import Fit, with_products
+from edbc.run.session import Net
+
+TEXT = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
+        self.pair, self.near = nn.Linear(2 * {hidden}, {hidden}), nn.Linear(2 * {hidden} + 1, {hidden})
+        self.one, self.few, self.norm = nn.Linear({hidden}, 1), nn.Linear({hidden}, 6), nn.LayerNorm({hidden})
+        self.of_edge, self.start = nn.Linear(3, {hidden}), nn.Parameter(torch.randn(2, {hidden}))
+        self.mlp = nn.Sequential(nn.Linear(2 * {hidden}, {hidden}), nn.ReLU(), nn.Linear({hidden}, {hidden}))
+
+    def forward(self, instance):
+        ids, others, edges, mask = instance
+        h, g = torch.tanh(self.up(self.words(ids))), self.words(others)
+        n, m = len(ids), len(others)
+{body}
+"""
+EXPANDED = "torch.cat([h.unsqueeze(0).expand(n, n, -1), h.unsqueeze(1).expand(n, n, -1)], -1)"
+KEPT = {
+    "summed over all": f"return torch.relu(self.pair({EXPANDED})).sum((0, 1))",
+    "mean over rows": f"return torch.relu(self.pair({EXPANDED})).mean(1).sum(0)",
+    "largest of columns": f"return self.mlp({EXPANDED}).amax(0).sum(0)",
+    "norms": "return self.norm(h[None] * h[:, None]).mean((0, 1))",
+    "two lengths": "x = torch.cat([h[:, None].expand(n, m, -1), g[None].expand(n, m, -1)], -1)\n"
+    "        return torch.relu(self.pair(x)).amax(1).sum(0)",
+    "repeated": "return self.pair(torch.cat([h.repeat(n, 1), h.repeat_interleave(n, 0)], -1)).tanh().sum(0)",
+    "repeated scores": "e = self.one(torch.tanh(h.repeat(n, 1) + h.repeat_interleave(n, dim=0))).view(n, n)\n"
+    "        return (e.softmax(1) @ h).sum(0)",
+    "scores of heads": "e = self.few(torch.tanh(h.repeat(n, 1) - h.repeat_interleave(n, dim=0))).view(n, -1, 6)\n"
+    "        return (e.softmax(1) * h[None, :, :6]).sum((0, 1))",
+    "of two, repeated": "x = torch.cat([h.repeat_interleave(m, 0), g.repeat(n, 1)], 1)\n"
+    "        return self.mlp(x).view(n, m, {hidden}).softmax(1).amax(0).sum(0)",
+    "flat again": f"return self.pair(torch.relu({EXPANDED}).view(n * n, -1)).amax(0)",
+    "flat with -1": f"return torch.relu(self.pair({EXPANDED})).reshape(-1, {HIDDEN}).sum(0)",
+    "flattened": f"return torch.relu(self.pair({EXPANDED})).flatten(0, 1).mean(0)",
+    "seen as heads": f"return torch.relu(self.pair({EXPANDED})).view(n, n, 2, -1).sum(-1).softmax(0).mean(1).sum(0)",
+    "squeezed": f"e = self.one(torch.relu(self.pair({EXPANDED}))).squeeze(-1)\n"
+    "        return (e.masked_fill(mask == 0, -1e9).softmax(-1) @ h).sum(0)",
+    "messages and coordinates": "x = h[:, :3]\n"
+    "        rel = x[:, None] - x[None]\n"
+    "        near = (rel ** 2).sum(-1, keepdim=True)\n"
+    "        i, j = h[:, None].expand(n, n, -1), h[None].expand(n, n, -1)\n"
+    "        message = F.silu(self.near(torch.cat([i, j, near], -1)))\n"
+    "        moved = x + (rel * self.one(message)).mean(1)\n"
+    "        return message.sum(1).sum(0), moved.sum(0)",
+    "two layers": f"e = torch.relu(self.pair({EXPANDED}))\n"
+    "        return (self.up(e) + e).tanh().sum(1).amax(0)",
+    "of what is softmaxed": "return self.up((h[None] * h[:, None]).softmax(0)).sum((0, 1))",
+    "edges": "return (F.relu(self.of_edge(edges)) * h[None]).sum(1).amax(0)",
+    "edges and ends": "e = self.of_edge(edges)\n"
+    "        return torch.relu(self.pair(torch.cat([e, h[None].expand(n, n, -1)], -1))).sum(0).amax(0)",
+    "edges that are masked": "e = self.of_edge(edges).masked_fill(mask.unsqueeze(-1) == 0, -1e9)\n"
+    "        return e.logsumexp(1).sum(0)",
+    "in a batch of one": "x = h.unsqueeze(0)\n"
+    "        x = torch.cat([x.unsqueeze(1).expand(1, n, n, -1), x.unsqueeze(2).expand(1, n, n, -1)], -1)\n"
+    "        return torch.relu(self.pair(x)).sum(2).sum(1)",
+    "identity": "return ((mask.float() + torch.eye(n)) @ h).sum(0)",
+    "but for the diagonal": "e = (h @ h.t()).masked_fill(torch.eye(n, dtype=torch.bool), -1e9)\n"
+    "        return e.softmax(-1).amax(0).sum()",
+    "a row of a parameter": "return (torch.cat([self.start, h]) * torch.cat([h, self.start])).sum(0) + self.start[1]",
+    "places": "return (h + self.words.weight[torch.arange(n)]).amax(0)",
+}  # fmt: skip
+"""By name what forward does after its first lines; kept for all lengths."""
+RUNS = {"of what is softmaxed"}
+"""Of these, those whose rows by pairs are what a node gives."""
+
+
+def pairs(rng: Random) -> Any:
+    """Words, other words, numbers of every two words, and a mask."""
+    n, m = rng.randint(2, 9), rng.randint(2, 9)
+    made = torch.Generator().manual_seed(rng.randrange(1 << 30))
+    words = [torch.tensor([rng.randrange(VOCAB) for _ in range(k)]) for k in (n, m)]
+    return *words, torch.randn(n, n, 3, generator=made), torch.rand(n, n, generator=made) < 0.6
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], nn.Module]:
+    """A model of a file, which is read."""
+
+    def make(body: str) -> nn.Module:
+        name = f"made_for_pairs_{len(list(tmp_path.iterdir()))}"
+        text = TEXT.format(vocab=VOCAB, hidden=HIDDEN, body=f"        {body.replace('{hidden}', str(HIDDEN))}")
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+        torch.manual_seed(0)
+        model: nn.Module = importlib.import_module(name).Made()
+        return model
+
+    return make
+
+
+def types_of(net: Net) -> list[str]:
+    return [t.signature for t in net.table.types if t is not None]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_every_two_rows(name: str, made: Callable[[str], nn.Module]) -> None:
+    """Forward is one run for all lengths, results and gradients are eager's, and no type is of a length."""
+    net = of_model(made(KEPT[name]), pairs)
+    assert {type(known) for known in kept_forwards(net)} == {KeptCall}
+    assert any(signature.startswith("run flatten") for signature in types_of(net)) == (name in RUNS)
+
+
+def body(rng: Random) -> str:
+    """A random function of every two rows."""
+    of_pair = ["h[:, None]", "h[None]", "g[None, :1]", "(h * 0.5)[None]", "h.unsqueeze(1)"]
+    x = f"{rng.choice(of_pair[:1])} {rng.choice('+-*')} {rng.choice(of_pair[1:])}"
+    lines = [f"x = {x} + h[None]"]
+    for _ in range(rng.randint(1, 4)):
+        lines.append(rng.choice([
+            "x = self.up(x)", "x = torch.tanh(x)", "x = self.norm(x)", "x = x * 0.5 + 1", "x = x.softmax(-1)",
+            "x = x.masked_fill(mask.unsqueeze(-1), 0.5)", "x = x + h[None]", "x = x * h[:, None]",
+            "x = torch.relu(x) + x",
+            "x = self.pair(torch.cat([x, h[None].expand(n, n, -1)], -1))", "x = x.softmax(1)",
+            "x = x.view(n, n, 2, -1).amax(2).repeat(1, 1, 2)", "x = x.view(n * n, -1).view(n, n, -1)",
+        ]))  # fmt: skip
+    last = rng.choice(["x.sum((0, 1))", "x.mean(1).amax(0)", "x.amax(0).sum(0)", "(x.sum(-1).softmax(1) @ h).sum(0)"])
+    return "\n        ".join([*lines, f"return {last}"])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_functions_of_every_two_rows(seed: int, made: Callable[[str], nn.Module]) -> None:
+    """The same of lines that are drawn, kept or not."""
+    of_model(made(body(Random(seed))), pairs, rounds=1)
+
+
+def test_sizes_that_are_products() -> None:
+    """Of numbers and of arrays of them, of counts of counts; what they follow from."""
+    count = Times((0, Times((1, None))))
+    assert size_of(count, [3, 4]) == 12
+    assert (size_of(count, [np.array([2, 3]), np.array([5, 1])]) == [10, 3]).all()
+    assert size_of(count_of(Times((0, 1)), [Times((0, 0)), None]), [5]) == 25
+    assert arguments_of(count) == {0, 1}
+
+
+def test_polynomials_of_lengths_of_which_one_is_a_product() -> None:
+    """They are told without it, so one polynomial is right, and equal lengths are told apart from products."""
+    fit = Fit(3, [(2, 0, 1)])
+    assert all(n * m == both for n, m, both in fit.lengths)
+    assert with_products((3, 4, 9), [(2, 0, 1)]) == (3, 4, 12)
+    found = fit.of([2 * both + n for n, _, both in fit.lengths])
+    assert found is not None
+    assert found.at([5, 7, 35]) == 75
