@@ -63,6 +63,7 @@ import linecache
 import math
 import re
 import sys
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MemberDescriptorType, ModuleType, SimpleNamespace
@@ -1155,8 +1156,11 @@ def _stays(found: Any) -> bool:
 
 
 def _is_fixed(found: Any) -> bool:
-    """Whether it is what nobody can change: a plain value, a function of torch's, a tuple of them."""
-    return isinstance(found, _PLAIN) or only_computes(found) or (type(found) is tuple and all(map(_is_fixed, found)))
+    """Whether it is what nobody can change: a plain value, a function of torch's, what stands for types, a tuple of
+    them."""
+    is_type = typing.get_origin(found) is not None
+    is_plain = isinstance(found, _PLAIN) or only_computes(found) or is_type
+    return is_plain or (type(found) is tuple and all(map(_is_fixed, found)))
 
 
 def _is_of_plain(found: Any) -> bool:

@@ -50,9 +50,9 @@ from edbc.capture.ragged.program import (
     size_of,
     triple,
 )
-from edbc.capture.ragged.rows import adopted, rows_of
+from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, asked, untold, vectors_of
-from edbc.capture.ragged.value import Drawn, NotRagged, Ragged
+from edbc.capture.ragged.value import All, Drawn, NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
@@ -174,20 +174,6 @@ class First(NamedTuple):
     def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> Any:
         """How many there are."""
         return size_of(self.num, sizes)
-
-
-class All(NamedTuple):
-    """All rows of a parameter: what stands before the rows of every sequence."""
-
-    table: Shared
-
-    def triple(self, rec: Recorder, given: Given | None, sizes: Sequence[int]) -> Triple:
-        """As an argument of a run."""
-        return triple(rows_of(rec, self.table, 0).refs)
-
-    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
-        """How many there are."""
-        return len(self.table)
 
 
 Extra = Literal | Remade | ByIndices | First | All | Drawn
@@ -786,9 +772,9 @@ class _Keeping:
     def looked_up(self, first: int, count: int) -> ByIndices | First | All:
         """So many rows of a parameter, or of integers, from a ref on."""
         table, numbers = self.rec.lookups.get(first, (None, None))
-        if isinstance(table, Shared) and numbers is None and count == len(table):
-            return All(table)
-        if table is None or numbers is None:
+        if isinstance(table, All) and count == table.num:
+            return table
+        if table is None or isinstance(table, All) or numbers is None:
             raise CannotKeep
         if isinstance(numbers, Size):
             if numbers.value != count:

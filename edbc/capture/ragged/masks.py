@@ -219,6 +219,9 @@ def _as_it_is(rec: Recorder, item: Any) -> Any:
     if not symbols and type(item.number) is Size and item.dtype.is_floating_point:  # as many ones
         described = Description(torch.full, torch.Size([item.number.value]), (1.0,), item.dtype)
         return rows_described(rec, described, item.number.like, 0).sum(0).view(shape)
+    if not symbols and type(item.number) is Size:
+        rec.asked_size = True
+        return _as_long_as_now(item)
     if not symbols:
         return item.tensor_of({}) if item.dtype is torch.int64 else rec.constant(item.tensor_of({}))
     if len(symbols) == 1 and item.number is not None:

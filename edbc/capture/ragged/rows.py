@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 from edbc.capture.ragged.program import ALIAS, JOIN, Triple
-from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
+from edbc.capture.ragged.value import All, Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
 from edbc.capture.standins.made import Description, Made
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
@@ -145,7 +146,7 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
     moved = tensor.movedim(dim, 0) if dim else tensor
     if type(moved) is Shared:
         rows = [moved.lookup(i) for i in range(moved.shape[0])]
-        rec.lookups[rows[0].ref] = moved, None
+        rec.lookups[rows[0].ref] = All(partial(rows_of, tensor=moved, dim=0), len(rows)), None
         return Ragged(rec, range(rows[0].ref, rows[0].ref - len(rows), -1), rows[0].slot, dim)
     if moved.slot.views:
         moved = as_own(rec, moved)
@@ -258,13 +259,18 @@ def excerpts_of_rows(rec: Recorder, value: Value) -> Ragged:
     """The rows of a value that was computed whole, as excerpts (`record.excerpts`)."""
     count, row_shape = value.shape[0], value.shape[1:]
     slot = rec.table.slot(class_of(torch.empty(row_shape, dtype=value.dtype, device="meta")))
-    entry, source = excerpt_entry(rec, slot), rec.table.given_source("offset", OFFSET)
-    rec.external_source += [source] * count
-    rec.external_index += range(0, count * row_shape.numel(), row_shape.numel())
-    offset = rec.last_external - 1
-    rec.last_external -= count
-    place = Ragged(rec, range(offset, offset - count, -1), rec.table.slot(OFFSET))
+    entry, place = excerpt_entry(rec, slot), _offsets(rec, count, row_shape.numel())
     return each_row(rec, [place], lambda where: rec.emit(entry, (value.ref, where.ref)), 0)
+
+
+def _offsets(rec: Recorder, count: int, step: int) -> Ragged:
+    """Where so many rows begin."""
+    rec.external_source += [rec.table.given_source("offset", OFFSET)] * count
+    rec.external_index += range(0, count * step, step)
+    first = rec.last_external - 1
+    rec.last_external -= count
+    rec.lookups[first] = All(partial(_offsets, count=count, step=step), count), None
+    return Ragged(rec, range(first, first - count, -1), rec.table.slot(OFFSET))
 
 
 def rows_at(rec: Recorder, refs: Sequence[int], row: Slot, at: int = 0) -> Ragged:

@@ -148,6 +148,21 @@ class Whole(NamedTuple):
         return rec.whole(self.shared)
 
 
+class All(NamedTuple):
+    """Rows that every mini-batch has, and as many: those of a parameter, places of the rows of a value."""
+
+    make: Callable[[Recorder], Ragged]
+    num: int
+
+    def triple(self, rec: Recorder, given: Any, sizes: Sequence[int]) -> Triple:
+        """As an argument of a run."""
+        return triple(self.make(rec).refs)
+
+    def size(self, indices: Sequence[Numbers], sizes: Sequence[Any]) -> int:
+        """How many there are."""
+        return self.num
+
+
 class Drawn(NamedTuple):
     """Random numbers of a distribution, new ones in every call, for so many rows."""
 

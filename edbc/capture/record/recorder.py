@@ -39,7 +39,7 @@ from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Red
 from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_described, version_of
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
-from edbc.capture.ragged.value import Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
+from edbc.capture.ragged.value import All, Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
 from edbc.capture.ragged.whole.runs import Pairs, cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
@@ -529,7 +529,7 @@ class Recorder:
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
         self.cuts: dict[int, Ragged] = {}
         """By their first ref, rows of integers that are some of others: these."""
-        self.lookups: dict[int, tuple[Shared | Below, Numbers | Size | None]] = {}
+        self.lookups: dict[int, tuple[Shared | Below | All, Numbers | Size | None]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by; None for all rows."""
         self.drawn: dict[int, Drawn] = {}
         """Rows of random numbers by the ref of the first, by the arguments of the run that they are an argument of."""

@@ -404,6 +404,9 @@ class Net(nn.Module):
     def expand(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(3, -1)
 
+    def has_types_as_default(self, x: Tensor, states: Any = tuple[Tensor, Tensor]) -> Tensor:
+        return x * 2 if isinstance(states, tuple) else x
+
     def raises_its_own(self, x: Tensor) -> Tensor:
         if x.ndim > 2:
             raise Unfit(f"{x.ndim} dimensions")
@@ -435,7 +438,7 @@ CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_funct
           "of_the_first_parameter", "of_numbers_by_numpy",
           "of_numbers_of_a_class_of_numpys", "makes_functions",
           "asks_for_a_type", "asks_for_a_limit", "private", "has_defaults",
-          "expand", "raises_its_own", "takes_in_turn"]  # fmt: skip
+          "expand", "has_types_as_default", "raises_its_own", "takes_in_turn"]  # fmt: skip
 OPEN = {
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",

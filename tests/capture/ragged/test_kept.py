@@ -14,14 +14,14 @@ import torch
 import torch.nn.functional as F
 from helpers import bound
 from randomforwards import instance, model_of, source_of
-from rowparity import HIDDEN, VOCAB, graph, of_model, require_eager, sentence
+from rowparity import HIDDEN, VOCAB, graph, kept_forwards, of_model, require_eager, sentence
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import edbc
 from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
-from edbc.capture.ragged.kept import ByIndices, KeptCall, Remade
+from edbc.capture.ragged.kept import NOT_KEPT, ByIndices, KeptCall, Remade
 from edbc.capture.ragged.program import NONE
 from edbc.capture.ragged.together.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.record.recorder import Recorder
@@ -169,6 +169,17 @@ class Begins(Closed):
         x = self.words(torch.tensor(ids))
         h = torch.cat([self.first, x[:-1]])[-len(ids) :]
         return self.out(torch.cat([h, self.two]).tanh().sum(0)), (h * x).sum(0)
+
+
+class EachBefore(Closed):
+    """Each word beside those from it on, and the last one's number; kept for each length."""
+
+    def forward(self, ids):
+        words = torch.tensor(ids)
+        x = torch.relu(self.words(words))
+        pairs = [torch.cat([x[i][None].repeat(len(x) - i, 1), x[i:]], -1) for i in range(len(x))]
+        last = words.gather(0, torch.ones_like(words).sum(0, keepdim=True) - 1)
+        return torch.cat(pairs).sum(0), self.kinds(last % 9)[0]
 
 
 class Places(Closed):
@@ -419,6 +430,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
+    (EachBefore, sentence),
 ]  # fmt: skip
 
 
@@ -450,6 +462,13 @@ def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], A
     net = of_model(kind(), make, rounds=1)
     kept = [v for k, v in net._idle[0][1].functions.items() if k[:2] == (KeptCall, "")]
     assert [type(call) for call in kept] == [KeptCall]
+
+
+def test_a_forward_that_loops_over_rows_is_kept_for_each_length() -> None:
+    """Rows of what was computed whole stand where they stand, and an index that is told by a length is a number."""
+    kept = kept_forwards(of_model(EachBefore(), sentence, rounds=2))
+    assert KeptCall in map(type, kept)
+    assert NOT_KEPT not in kept
 
 
 def test_what_is_computed_of_whole_tables_is_a_parameter() -> None:
