@@ -28,6 +28,21 @@ class StateOnSelf(nn.Module):
         return self.h
 
 
+@program(series)
+class MaskToTheDevice(nn.Module):
+    """A buffer and a parameter that forward assigns as they are, on the device where they stand."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.step, self.scale = nn.Linear(FEATURES, size), nn.Parameter(torch.ones(size))
+        self.register_buffer("mask", torch.linspace(0, 1, size))
+
+    def forward(self, series):
+        self.mask = self.mask.to(series.device)
+        self.scale = self.scale
+        return self.step(series).tanh().mul(self.mask).sum(0) * self.scale
+
+
 @program(dag)
 class MemoOnSelf(nn.Module):
     def __init__(self, size):

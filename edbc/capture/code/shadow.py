@@ -798,13 +798,15 @@ _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")
 
 def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: dict[str, Any],
                        recorder: Recorder) -> None:  # fmt: skip
-    """Make a shadow run copies of its methods, refuse to give a parameter or buffer another tensor, and note what else
-    forward assigns, and what caches were."""
+    """Make a shadow run copies of its methods, refuse to give a parameter or buffer another tensor than it is, and note
+    what else forward assigns, and what caches were."""
     kind, assigned, written, caches = type(module), view._assigned, view.written, view.steady_caches
     tensors = frozenset((*module._parameters, *module._buffers))
     is_torchs = kind.__setattr__ is nn.Module.__setattr__
 
     def set_attribute(self: nn.Module, name: str, value: Any) -> None:
+        if name in tensors and value is getattr(self, name):  # `self.mask = self.mask.to(x.device)`
+            return
         if name in tensors:
             refuse(
                 f"forward assigned to {name!r}, a parameter or buffer of the model",
