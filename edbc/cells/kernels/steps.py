@@ -210,7 +210,8 @@ class _Lowering:
         for v in self.order:
             if v not in computed or v.op in ("product", "matmul", "turned", "cat"):
                 continue
-            inside, group = self._inside(v), self._group(v)
+            inside = self._inside(v)
+            group = self._group(v, inside)
             for u in (v, *inside):
                 users.setdefault(u, set()).add(group)
             if not _is_chain(_sizes(v, inside)):
@@ -218,7 +219,7 @@ class _Lowering:
                 self.stored |= apart
                 self.whole |= apart
         shared = {u for u, groups in users.items() if len(groups) > 1 and u in self.costly}
-        shared -= {u for v in shared for u in in_order(v.sources)}
+        shared -= set(in_order([source for v in shared for source in v.sources]))
         for v in shared:
             self.stored.add(v)
             own = self._group(v)
@@ -263,10 +264,11 @@ class _Lowering:
         """What the loop of a value computes on its way, spreads among it."""
         return [u for u, is_memory in self._met(v).items() if not is_memory and u is not v]
 
-    def _group(self, v: V) -> _Group:
+    def _group(self, v: V, inside: Sequence[V] | None = None) -> _Group:
         if v.op == "turned":
             return self.level[v], self.depth[v], v.arg[::-1], v
-        spreads = [u for u in (v, *self._inside(v)) if u.op == "spread"]
+        inside = self._inside(v) if inside is None else inside
+        spreads = [u for u in (v, *inside) if u.op == "spread"]
         total = v.sources[0].size if v.op in REDUCTIONS else v.size
         alone = v if v.op in _BARRIERS else None
         return self.level[v], self.depth[v], _domain(_sizes(v, spreads), total), alone

@@ -9,7 +9,8 @@ Definitions.
     formula (6) or torch's own decomposition; where there is none, or where it changes the dtype, the call stays one
     that torch runs, on whole batches (`edbc.cells.rows.evaluation`).
 (3) A movement is run on the numbers of the elements. What comes out is MOST_RUNS parts of its operands at most, or a
-    matrix of such transposed, or up to MOST_SLICES of either; all of a call's together are MOST_PARTS.
+    matrix of such transposed, or up to MOST_SLICES of either; all of a call's together are MOST_PARTS, of a cell's four
+    times as many.
 (4) A reduction sees a value as (outer, n, inner) elements, and spreading is the other way round; of dimensions that are
     not next to each other it is several.
 (5) Matrices multiply row by row, which is for weights that stay in the first-level cache: larger ones are torch's, with
@@ -109,7 +110,7 @@ class _Dispatch(DispatchMode):
 
     def __init__(self, values: Values, dtype: torch.dtype):
         super().__init__()
-        self.values, self.dtype, self.parts = values, dtype, 0
+        self.values, self.dtype, self.before = values, dtype, values.moved
         self.known: dict[int, tuple[torch.Tensor, V]] = {}
         """By the identity of tensors, which are kept so that it stays theirs."""
 
@@ -241,8 +242,8 @@ class _Dispatch(DispatchMode):
             if 1 not in matrix.shape and (found := _Runs(matrix.t())).count < best.count:
                 best, columns = found, matrix.shape[0]
         if best.count <= MOST_RUNS:
-            self.parts += best.count
-            if self.parts > MOST_PARTS:
+            self.values.moved += best.count
+            if self.values.moved > min(self.before + MOST_PARTS, 4 * MOST_PARTS):
                 raise _UnknownError("many parts")
             v = self.values.cat(self.values.part(source, first, n) for first, n in best.each())
             return v if columns == 1 else self.values.turned(v, v.size // columns, columns)

@@ -74,6 +74,8 @@ class Values:
         self._parts: dict[tuple[int, int, int], V] = {}
         self._begins: dict[int, list[int]] = {}
         """Where the pieces of concatenations begin, and where the last ends."""
+        self.moved = 0
+        """Parts that movements are made of (`cells.values.dispatched`)."""
 
     def _make(self, op: str, sources: tuple[V, ...], arg: Any, size: int) -> V:
         key = op, tuple(map(id, sources)), repr(arg) if op == "number" else arg, size

@@ -194,6 +194,10 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
     "convolution-of-many-parts": lambda net, v, m: F.conv2d(
         m.reshape(1, 1, 4, 4).repeat(16, 2, 1, 1), net.matrix.reshape(1, 1, 4, 4).repeat(1, 2, 1, 1), padding=2
     ),
+    "convolutions-of-many-parts-together": lambda net, v, m: sum(
+        F.conv2d((m * k).reshape(1, 1, 4, 4).repeat(4, 2, 1, 1), net.matrix.repeat(2, 1).reshape(1, 2, 4, 4), padding=2)
+        for k in range(1, 9)
+    ),
     "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
     "waves": lambda net, v, m: v.sin() + m.cos(),
     "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
