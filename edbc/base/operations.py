@@ -3,8 +3,9 @@
 Definitions.
 
 (1) A *formula* is what is computed of one element, a Python expression of operands `x` and `y`, numbers that float32
-    holds exactly, `+ - * / **`, comparisons, `and`, `or`, `a if test else b`, and calls of *primitives*, which every
-    renderer knows: `exp log log1p sqrt abs sigmoid tanh`, and `cdf` and `density` of the standard normal distribution.
+    holds exactly, `+ - * / **`, comparisons, `and`, `or`, `a if test else b`, and calls of *primitives*, which the
+    reference and native code know: `exp log log1p sin cos sqrt abs sigmoid tanh`, and `cdf` and `density` of the
+    standard normal distribution. Devices know all but `sin` and `cos`, whose types torch runs there.
 (2) A *derivative* is a formula of `d`, the gradient of the result, of the operands and of the result `r`. An operation
     has one per operand. What derivatives do not name need not be kept for the backward pass.
 (3) The *error* of an operation is counted in units in the last place of the exact result, or of 1 where the formula
@@ -28,7 +29,7 @@ _LANGUAGE = (
     ast.Div, ast.Pow, ast.Compare, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.BoolOp, ast.And, ast.Or,
 )  # fmt: skip
 GRADIENT = "d"
-PRIMITIVES = frozenset("exp log log1p sqrt abs sigmoid tanh cdf density".split())
+PRIMITIVES = frozenset("exp log log1p sin cos sqrt abs sigmoid tanh cdf density".split())
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ _TABLE = (
     Operation("abs", "abs(x)", ("d if x > 0 else -d if x < 0 else d * x",), synonyms=("absolute",)),
     Operation("expm1", "tanh(x / 2) * (exp(x) + 1)", ("d * (r + 1)",), error=(12.0, 12.0)),
     Operation("log1p", "log1p(x)", ("d / (1 + x)",), error=(3.0, 3.0)),
+    Operation("sin", "sin(x)", ("d * cos(x)",), error=(2.0, 2.0)),
+    Operation("cos", "cos(x)", ("-d * sin(x)",), error=(2.0, 2.0)),
     Operation("square", "x * x", ("d * (2 * x)",)),
     Operation("reciprocal", "1 / x", ("-d * (r * r)",)),
     Operation(

@@ -82,7 +82,7 @@ _TABLE = [
     Operation("linear", 1, 3, ("weight", "bias")),
     Operation("affine", 1, ANY_NUMBER, ("weight", "bias")),
     *(Operation(entry.name, entry.operands, entry.operands) for entry in ELEMENTWISE.values()),
-    *_unary("rsqrt", "sin", "cos", "erf", "elu", "leaky_relu"),
+    *_unary("rsqrt", "erf", "elu", "leaky_relu"),
     Operation("clamp", 1, 1, ("min", "max")),
     Operation("matmul", 2, 2),
     Operation("cat", 1, ANY_NUMBER, ("dim",)),

@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
 
+TRIES = 2
+"""Sizes at which a call is tried before it is not kept: one of them may be what a model has by chance."""
 SizeOf = Triple | tuple[Triple, Triple]
 """A register, or two of the rows of which there are pairs."""
 MOST_NESTS = 256
@@ -510,6 +512,8 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     """A call that is not known: of stand-ins for what differs between instances; where that does not do, as it is. It
     is kept for all sizes, or `by_sizes`. Raises MustKeepBooks where lines that move hide what changes in place."""
     shown, written = args
+    if sizes in rec.not_kept.get(key, ()):
+        return function(written)
     begin, runs, unread = rec.place(), rec.num_runs, len(rec.unread)
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
     rec.keeping, rec.symbolic = frozenset((0, *sizes)), True
@@ -539,7 +543,11 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         if type(error) is MustKeepBooks and rec.before_books is not None:  # code runs as it is written from now on
             rec.forget_since(*begin)
             raise
-        rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
+        if not (rec.num_amounts and rec.tells_amounts):
+            tried = rec.not_kept.setdefault(key, set())
+            tried.add(sizes)
+            if by_sizes or len(tried) == TRIES:
+                rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
     finally:
         rec.keeping, rec.symbolic = frozenset(), False
         rec.reading = reading

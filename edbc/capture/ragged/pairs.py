@@ -30,7 +30,7 @@ from edbc.capture.ragged.whole.function import Apply, evaluated, only
 from edbc.capture.ragged.whole.runs import Pairs, Unfit, cells_of, pairs_of_cells, read_by
 from edbc.capture.record.table import Hole
 from edbc.capture.semantics import rules
-from edbc.capture.standins.standin import Shared, Value, value_of
+from edbc.capture.standins.standin import Shared, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -133,8 +133,7 @@ class _Replay:
         if type(item) is not Apply and type(item) is not Hole:
             return item
         if type(item) is Apply and item.function is only:
-            rows = self.leaves.rows[item.args[0].index]
-            return value_of(self.rec, rows.refs[0], rows.row)
+            return self.leaves.rows[item.args[0].index].value(0)
         shown = self.shown(item)
         if shown is not None:
             return shown
@@ -146,6 +145,10 @@ class _Replay:
         """Whether a function computes something of each pair alone: of elements, or along a dimension behind both."""
         if rules.is_pointwise(item.name):
             return not any(type(x) is torch.Tensor for x in (*item.args, *item.kwargs.values()))
+        if item.name in ("squeeze", "unsqueeze"):
+            dim = item.args[1] if len(item.args) > 1 else item.kwargs.get("dim")
+            ndim = evaluated(item.args[0], self.metas()).ndim + (item.name == "unsqueeze")
+            return type(dim) is int and -(ndim - self.at - 2) <= dim < 0
         is_join = item.name in ("cat", "concat", "stack")
         where = rules.ALONG.get(item.name)
         if where is None and not is_join:

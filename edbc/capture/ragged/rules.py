@@ -38,7 +38,7 @@ from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import inside, mapped
-from edbc.capture.standins.standin import Symbol, Value
+from edbc.capture.standins.standin import Shared, Symbol, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -331,6 +331,11 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
         name = name or rules.name_of(func)
         result = call_of_masks(rec, func, name, args, kwargs)
         return result if rules.changes_in_place(func, name, kwargs) else _named_anew(result, name, args, kwargs)
+    spread = rules.name_of(func)
+    if rec.symbolic and args and type(args[0]) in (Value, Shared) and spread in ("repeat", "expand") and not kwargs:
+        found = views.spread(rec, spread, args)
+        if found is not NotImplemented:
+            return found
     key, known, given = None, None, Given([], [], [])
     if rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS:
         parts: list[Any] = [Ragged, func]

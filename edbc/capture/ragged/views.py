@@ -8,7 +8,7 @@ up, and the value is taken whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.symbols import Size
-from edbc.capture.ragged.value import Ragged, each_row, one_step
+from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.semantics import sequences
 from edbc.capture.standins.standin import Symbol
+
+if TYPE_CHECKING:
+    from edbc.capture.record.recorder import Recorder
 
 
 def reshaped(call: Call) -> Any:
@@ -327,6 +330,21 @@ def repeated(call: Call) -> Any:
     if any(isinstance(a, Symbol) for a in args[1:]):
         return NotImplemented
     return ragged.take(call.func(numbers, *args[1:], **kwargs).numpy())
+
+
+def spread(rec: Recorder, name: str, args: tuple[Any, ...]) -> Any:
+    """`v.repeat(n, 1)` and `v.expand(n, -1)` of one value in a batch of one, for a size that is a symbol: as many equal
+    rows; NotImplemented for anything else."""
+    value, *sizes = args
+    sizes = list(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
+    is_one = value.ndim == len(sizes) > 1 and value.shape[0] == 1 and type(sizes[0]) is Size
+    same = (1,) if name == "repeat" else (-1, *value.shape[1:])
+    if not is_one or any(type(size) is not int or size not in same for size in sizes[1:]):
+        return NotImplemented
+    if name == "expand" and any(s not in (-1, own) for s, own in zip(sizes[1:], value.shape[1:], strict=True)):
+        return NotImplemented
+    row = value[0]
+    return Ragged(rec, filled(rec, row.ref, sizes[0].value, sizes[0].like), row.slot)
 
 
 def tiled(call: Call) -> Any:

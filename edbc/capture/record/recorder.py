@@ -36,7 +36,7 @@ from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.masks import made_of_sizes
 from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
-from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_described, version_of
+from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_at, rows_described, version_of
 from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import All, Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
@@ -208,12 +208,12 @@ class Recorder:
         "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
         "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
         "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries", "names",
-        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "note_unread", "num_amounts",
-        "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants", "read_forwards",
-        "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs", "remade",
-        "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal",
-        "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks",
-        "tells_amounts", "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
+        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
+        "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
+        "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs",
+        "remade", "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared",
+        "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken",
+        "takes_locks", "tells_amounts", "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -359,6 +359,8 @@ class Recorder:
         """Of how many keys `forward` was tried (`ragged.together`)."""
         self.read_forwards = self.found_forwards = 0
         """How many instances were looked at for that, and of how many forward was known."""
+        self.not_kept: dict[Any, set[tuple[int, ...]]] = {}
+        """Sizes at which what calls of a key record could not be kept."""
         self.kept_wholes: list[Lazy] = []
         """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False
@@ -830,7 +832,11 @@ class Recorder:
         if are_few and which.step in (None, 1) and len(table.tensor) - first + last > LONG:
             return None
         if not (self.symbolic and type(size) is Size and which.start in (None, 0) and which.step in (None, 1)):
-            return self.rows_of_table(table, range(*which.indices(len(table.tensor))))
+            places = range(*which.indices(len(table.tensor)))
+            if self.keeping and 0 < len(places) <= LONG and self.ragged and self.is_ragged(table.tensor):
+                rows = [table.lookup(place) for place in places]  # the same in every call that is kept
+                return rows_at(self, [row.ref for row in rows], rows[0].slot)
+            return self.rows_of_table(table, places)
         if size.value > len(table.tensor):
             raise CannotKeep
         found = self.rows_of_table(table, range(size.value))
@@ -873,8 +879,11 @@ class Recorder:
             self.sizes.setdefault((dtype, shape), set()).add(at)
 
     def note_sizes(self, tensor: torch.Tensor) -> None:
-        """Those of a tensor of the instance's; of masks and indices the leading one."""
+        """Those of a tensor of the instance's; of masks and indices the leading one. Numbers of every two rows are of a
+        class for each number of rows."""
         shape = tuple(tensor.shape)
+        if len(shape) > 2 and any(a == b > 1 for a, b in itertools.pairwise(shape)):
+            return
         for at, size in enumerate(shape if tensor.is_floating_point() else shape[:1]):
             self.note_size(size, shape[:at] + shape[at + 1 :], tensor.dtype, at)
 

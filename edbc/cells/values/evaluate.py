@@ -34,7 +34,7 @@ _ALONG: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 PRIMITIVES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "cdf": torch.special.ndtr,
     "density": lambda x: torch.exp(-x * x / 2) / (2 * torch.pi) ** 0.5,
-    **{name: getattr(torch, name) for name in ("exp", "log", "log1p", "sqrt", "abs", "sigmoid", "tanh")},
+    **{name: getattr(torch, name) for name in ("exp", "log", "log1p", "sin", "cos", "sqrt", "abs", "sigmoid", "tanh")},
 }
 
 

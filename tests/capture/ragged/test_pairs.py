@@ -80,6 +80,13 @@ KEPT = {
     "in a batch of one": "x = h.unsqueeze(0)\n"
     "        x = torch.cat([x.unsqueeze(1).expand(1, n, n, -1), x.unsqueeze(2).expand(1, n, n, -1)], -1)\n"
     "        return torch.relu(self.pair(x)).sum(2).sum(1)",
+    "of a vector that all rows get": "x = torch.cat([self.one(h), self.start[:1].repeat(n, 1)[:, 1:]], 1)\n"
+    "        x = torch.cat([x.unsqueeze(1).repeat(1, n, 1), h.unsqueeze(0).repeat(n, 1, 1)], 2).view(n * n, -1)\n"
+    "        return self.mlp(x).sum(0)",
+    "distances in waves": "x = h[:, :2]\n"
+    "        d = (x[:, None] - x[None]).norm(dim=-1)\n"
+    "        e = self.few(torch.cos(d).unsqueeze(-1) - self.start[0])\n"
+    "        return (e * torch.sin(d).unsqueeze(-1)).sum(1).amax(0)",
     "identity": "return ((mask.float() + torch.eye(n)) @ h).sum(0)",
     "but for the diagonal": "e = (h @ h.t()).masked_fill(torch.eye(n, dtype=torch.bool), -1e9)\n"
     "        return e.softmax(-1).amax(0).sum()",
@@ -168,3 +175,30 @@ def test_polynomials_of_lengths_of_which_one_is_a_product() -> None:
     found = fit.of([2 * both + n for n, _, both in fit.lengths])
     assert found is not None
     assert found.at([5, 7, 35]) == 75
+
+
+class NearSize(nn.Module):
+    """With a vector as long as some instance has rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(0, 2, 6))
+        self.up = nn.Linear(6, HIDDEN)
+
+    def forward(self, x):
+        d = (x[:, None] - x[None]).norm(dim=-1)
+        return self.up(torch.exp(-((d.unsqueeze(-1) - self.centres) ** 2))).sum((0, 1))
+
+
+def test_a_buffer_that_is_as_long_as_there_are_rows() -> None:
+    """By chance, in the first instance: it is a buffer in all."""
+    torch.manual_seed(0)
+    model = NearSize()
+    first, rng = [6], Random(0)
+    made = torch.Generator().manual_seed(0)
+
+    def make(_: Random) -> torch.Tensor:
+        return torch.randn(first.pop() if first else rng.randint(2, 9), 3, generator=made)
+
+    net = of_model(model, make)
+    assert {type(known) for known in kept_forwards(net)} == {KeptCall}

@@ -199,7 +199,7 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
         for k in range(1, 9)
     ),
     "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
-    "waves": lambda net, v, m: v.sin() + m.cos(),
+    "of-gamma": lambda net, v, m: torch.lgamma(v.abs() + 1) + torch.digamma(m.abs() + 1),
     "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
     "clamped-gradient": lambda net, v, m: F.binary_cross_entropy(v.sigmoid(), m[2].sigmoid()),
     "own-function": lambda net, v, m: softmax(m),

@@ -371,9 +371,7 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         item = item.real()
     if type(item) is torch.Tensor:
         return _constant(item, leaves)
-    if type(item) is Shared and (
-        tuple(item.shape) in ((), (1,)) or any(type(leaves.of_length(size)) is Apply for size in item.shape)
-    ):
+    if type(item) is Shared and tuple(item.shape) in ((), (1,)):
         buffer = leaves.rec.tracer.relied_on(item.ref)
         if buffer is not None:
             return _constant(buffer, leaves)
