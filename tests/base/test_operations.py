@@ -64,7 +64,7 @@ def operands(operation: Operation, dtype: torch.dtype, wide: bool = True) -> lis
     not-a-number."""
     tiny = torch.finfo(dtype).tiny
     edges = [0.0, -0.0, 1.0, -1.0, 3.0, -3.0, 9.2, 20.0, 20.5, 88.0, -88.0, 1e-30, tiny / 8, -tiny / 8, 0.5, 2.0, -2.0]
-    edges += [torch.inf, -torch.inf, torch.nan] if wide else []
+    edges += [torch.inf, -torch.inf, torch.nan, torch.finfo(dtype).max, torch.finfo(dtype).max / 2] if wide else []
     pairs = torch.tensor(list(itertools.product(edges, edges)), dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     random = torch.randn(4001, 2, generator=generator, dtype=torch.float64) * torch.logspace(-4, 1.5, 4001)[:, None]
