@@ -195,7 +195,7 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
         m.reshape(1, 1, 4, 4).repeat(16, 2, 1, 1), net.matrix.reshape(1, 1, 4, 4).repeat(1, 2, 1, 1), padding=2
     ),
     "convolutions-of-many-parts-together": lambda net, v, m: sum(
-        F.conv2d((m * k).reshape(1, 1, 4, 4).repeat(4, 2, 1, 1), net.matrix.repeat(2, 1).reshape(1, 2, 4, 4), padding=2)
+        F.conv2d((m * k).reshape(1, 1, 4, 4).repeat(2, 2, 1, 1), net.matrix.repeat(2, 1).reshape(1, 2, 4, 4), padding=2)
         for k in range(1, 9)
     ),
     "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
