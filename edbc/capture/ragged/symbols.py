@@ -187,11 +187,25 @@ def _deriving(name: str, call: Callable[..., Any], is_mirrored: bool) -> Callabl
     def derive(self: Any, *others: Any) -> Any:
         if not isinstance(others[0], Number):  # a tensor, which knows what to do with sizes
             return NotImplemented
+        same = _same(self, others[0], call, is_mirrored)
+        if same is not None:
+            return same
         if not self.rec.tells_amounts or type(others[0]) not in (int, float, *_AMOUNTS):
             return ask(self, *others)
         return Amount(self.rec, call, (*others, self) if is_mirrored else (self, *others))
 
     return derive
+
+
+def _same(one: Any, other: Any, call: Callable[..., Any], is_mirrored: bool) -> Any:
+    """The number that `n + 0`, `n - 0` and `n * 1` are, and the 0 that is the difference of equal sizes, told for as
+    long as they are; None for others."""
+    if type(other) is int:
+        neutral = {operator.add: 0, operator.sub: None if is_mirrored else 0, operator.mul: 1}.get(call)
+        return one if other == neutral else None
+    if call is operator.sub and type(one) is type(other) is Size and one.value == other.value and one == other:
+        return 0
+    return None
 
 
 def _negated(self: Any) -> Any:

@@ -171,6 +171,23 @@ class Begins(Closed):
         return self.out(torch.cat([h, self.two]).tanh().sum(0)), (h * x).sum(0)
 
 
+class BehindACache(Closed):
+    """Attention of what comes behind a cache that is empty: sums with 0, and the difference of equal sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(12, HIDDEN)
+
+    def forward(self, ids, past=0):
+        words = torch.tensor(ids)
+        x = self.words(words) + self.places(torch.arange(past, past + len(words)))
+        keys = torch.relu(x)
+        n, m = x.shape[0], keys.shape[0]
+        later = torch.ones((n, m), dtype=torch.bool).triu(m - n + 1)
+        scores = (x @ keys.t()).masked_fill(later, -1e9)
+        return self.out(torch.softmax(scores, -1) @ keys).sum(0)
+
+
 class EachBefore(Closed):
     """Each word beside those from it on, and the last one's number; kept for each length."""
 
@@ -430,7 +447,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
-    (EachBefore, sentence),
+    (EachBefore, sentence), (BehindACache, sentence),
 ]  # fmt: skip
 
 
@@ -456,7 +473,7 @@ def flat(nest: Any) -> Any:
                                            (Places, sentence), (Shifts, of_three), (Padded, sentence),
                                            (OtherWords, sentence), (Weighs, weighed),
                                            (Catalogue, column), (PacksUnsorted, sentence),
-                                           (Begins, sentence)])  # fmt: skip
+                                           (Begins, sentence), (BehindACache, sentence)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
