@@ -7,7 +7,9 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
     batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
     (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
-(3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen.
+(3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen. Where types per size
+    cost less, but rows no more than NEAR times as much, rows are held against them with their patterns: a chain of
+    functions of a row is several nodes without, and a straight line over a matrix is one anyhow.
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
     by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,
     which are there to have none, all that have one node count as if there were always as many more.
@@ -69,6 +71,8 @@ from edbc.tools.compile.natives import Natives
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
 KEPT = 4
+NEAR = 3.0
+"""How many times what types per size cost rows may cost before their patterns are mined."""
 FAR = 1.5
 """Where one of rows and types per size costs so much more than the other, little of it is tried."""
 NEW_TYPES, FEW = 4, 8
@@ -170,7 +174,7 @@ def decide(sample: Sample, given: Decisions) -> Decided:
     """What a capture of a sample is to do, by what is known of the model's code. O(recordings of it); see `choose` for
     how many."""
     decided = _cells_and_rows(sample, given)
-    patterns = _mined(sample, decided) if given.patterns is None else given.patterns
+    patterns = (decided.patterns or _mined(sample, decided)) if given.patterns is None else given.patterns
     return decided._replace(patterns=patterns)
 
 
@@ -195,8 +199,16 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
         chosen[classes] = _chosen(sample, given.automatic, attempt, enough)
     whole, rows = chosen[()], chosen[ragged]
     cost = whole.cost + CONSTANT_US * _num_constants(sample.recorded((), frozenset(whole.automatic)).parts)
-    is_by_rows = rows.cost < cost and rows.cost < cost - _saved_by_likeness(sample, whole.automatic)
-    return Decided(rows.automatic, ragged) if is_by_rows else Decided(whole.automatic, ())
+    cost -= max(0.0, _saved_by_likeness(sample, whole.automatic)) if rows.cost < NEAR * cost else 0.0
+    by_rows = Decided(rows.automatic, ragged)
+    if rows.cost < cost:
+        return by_rows
+    if given.patterns is None and rows.cost < NEAR * cost:
+        fused = by_rows._replace(patterns=_mined(sample, by_rows))
+        recorded = sample.recorded_by(*fused.of(sample.model, sample.code))
+        if _cost_of(sample, recorded, frozenset(rows.automatic), ragged)[0] < cost:
+            return fused
+    return Decided(whole.automatic, ())
 
 
 def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
@@ -270,7 +282,13 @@ def ragged_classes(sample: Sample) -> tuple[str, ...]:
 
 def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Trial:
     """What a mini-batch costs with the methods of these names as cells."""
-    view, table, recorder, parts, _ = sample.recorded(ragged, names)
+    return Trial(names, *_cost_of(sample, sample.recorded(ragged, names), names, ragged))
+
+
+def _cost_of(sample: Sample, recorded: _Recorded, names: frozenset[str],
+             ragged: tuple[str, ...]) -> tuple[float, dict[str, int]]:  # fmt: skip
+    """What a recording costs, and how many types each cell has that was used."""
+    view, table, recorder, parts, _ = recorded
     used = {name: 0 for name in recorder.taken if not recorder.is_outgrown(name)}
     types = table.graph_types()
     for kind in np.unique(np.concatenate([part.graph.node_type for part in parts])).tolist():
@@ -294,7 +312,7 @@ def trial(sample: Sample, ragged: tuple[str, ...], names: frozenset[str]) -> Tri
         kind: _num_operations(table, kind, view) for kind in np.flatnonzero((counts == 1) | (counts == 2)).tolist()
     }
     once, twice = (sum(size for kind, size in sizes.items() if counts[kind] == times) for times in (1, 2))
-    return Trial(names, cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used)
+    return cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used
 
 
 def _runs_that_go(recorder: Recorder) -> float:
