@@ -296,7 +296,8 @@ def _cost_of(sample: Sample, recorded: _Recorded, names: frozenset[str],
         if name in names and not recorder.is_outgrown(name):
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
-    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * recorder.nodes_of_runs
+    of_runs = min(recorder.nodes_of_runs, sum(part.graph.num_nodes for part in parts))  # patterns leave fewer
+    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * of_runs
     cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards
