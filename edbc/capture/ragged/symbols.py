@@ -293,11 +293,17 @@ class Index(Lazy):
         if all(is_all):
             return self
         if self.along < 0 and len(wanted) == 1 and type(wanted[0]) is slice:
-            return Cut(self, wanted[0])
+            return self if self._is_whole(wanted[0]) else Cut(self, wanted[0])
         own = wanted[self.along] if 0 <= self.along < len(wanted) else None
         if type(own) is int and sum(is_all) == len(wanted) - 1:
             return self.vector(own)
         raise CannotKeep
+
+    def _is_whole(self, which: slice) -> bool:
+        """Whether a slice of a vector ends where that does, for as long as these are equal."""
+        is_from_first = which.start is None or (type(which.start) is int and which.start == 0)
+        is_near = is_from_first and which.step is None and type(which.stop) is Size
+        return is_near and which.stop.value == len(self.tensor) and which.stop == self._own_size()
 
     def vector(self, number: int) -> Index:
         """One of a matrix's vectors."""
@@ -408,8 +414,7 @@ class Cut(Index):
     __slots__ = ("known", "of", "which")
 
     def __init__(self, of: Index, which: slice):
-        if any(type(bound) is Size for bound in (which.start, which.stop, which.step)):
-            raise CannotKeep
+        which = slice(*[x if x is None else operator.index(x) for x in (which.start, which.stop, which.step)])
         super().__init__(of.rec, of.tensor[which], of.vectors, -1)
         self.of, self.which = of, which
         self.known: Any = None

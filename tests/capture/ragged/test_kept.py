@@ -180,7 +180,7 @@ class BehindACache(Closed):
 
     def forward(self, ids, past=0):
         words = torch.tensor(ids)
-        x = self.words(words) + self.places(torch.arange(past, past + len(words)))
+        x = self.words(words[past : past + len(words)]) + self.places(torch.arange(past, past + len(words)))
         keys = torch.relu(x)
         n, m = x.shape[0], keys.shape[0]
         later = torch.ones((n, m), dtype=torch.bool).triu(m - n + 1)
