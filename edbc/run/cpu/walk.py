@@ -48,6 +48,8 @@ from edbc.run.cpu.teamwork import call_step
 from edbc.schedule.waves import tasks
 from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
 
+ADDED = 32
+"""Items that a reduction adds up one after the other."""
 _SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
 _INT, _LONG, _DOUBLE = np.int32(0), np.int64(0), np.float64(0)
 _BEGIN = int(StepField.BEGIN)
@@ -250,10 +252,12 @@ def _copy(target, source, n, of_target, of_source):
 
 
 @_jit
-def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like, short):
+def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like, spare):
     """A batch of reductions; a node's items stand one after the other. `op` is a number of `reduction.OPS`. What is
-    reduced of bfloat16 is float32, at address `short` (elsewhere 0), until all items are in it."""
+    reduced of bfloat16 is float32, at address `spare`, until all items are in it. Other elements are added up in
+    parts of ADDED items, those behind the first one at `spare`: one after the other, many would round too much."""
     wide = widened(like)
+    short = spare if width == 2 else 0
     fields = tables.num_operands[batches.batch_type[b]]
     items = batches.items[b]
     for k in range(fields):
@@ -263,18 +267,22 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
             node = batches.segment[batches.start[b] + i]
             item = _operand_row(k, i, batches, memory, bases, strides, classes)
             target = out + node * stride
-            total = short if short else target
-            if i > first:
+            is_last = i + 1 == items or batches.segment[batches.start[b] + i + 1] != node
+            in_parts = op != _MAX and op != _MIN and not short and i - first >= ADDED
+            total = spare if short or in_parts else target
+            if i > first and not (in_parts and (i - first) % ADDED == 0):
                 _combine(op, total, item, stride // width, like, wide)
             elif short:
                 _copy(total, item, stride // width, wide, like)
             else:
-                copy_bytes(target, item, stride)
-            if i + 1 == items or batches.segment[batches.start[b] + i + 1] != node:
+                copy_bytes(total, item, stride)
+            if in_parts and (is_last or (i - first) % ADDED == ADDED - 1):
+                _combine(op, target, spare, stride // width, wide, wide)
+            if is_last:
                 if op == _MEAN:
-                    _divide(total, i + 1 - first, stride // width, wide)
+                    _divide(short if short else target, i + 1 - first, stride // width, wide)
                 if short:
-                    _copy(target, total, stride // width, like, wide)
+                    _copy(target, short, stride // width, like, wide)
                 first = i + 1
 
 
@@ -316,19 +324,19 @@ def _comparisons(op, b, batches, memory, tables, bases, strides, classes, width,
 def _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team):
     """Batches begin to end; see `walk`. `at` and `totals` are passed as arrays, not as addresses: numba frees an array
     behind its last mention."""
-    table, short = at.ctypes.data, totals.ctypes.data if len(totals) else 0
+    table, spare = at.ctypes.data, totals.ctypes.data
     for b in range(begin, end):
         _rows(b, 0, batches.batch_ptr[b + 1] - batches.batch_ptr[b], block, batches, memory, tables, bases, strides,
-              classes, table, short, slots, width, like, team)  # fmt: skip
+              classes, table, spare, slots, width, like, team)  # fmt: skip
 
 
 @_jit
-def _rows(b, begin, end, block, batches, memory, tables, bases, strides, classes, at, short, slots, width, like, team):
+def _rows(b, begin, end, block, batches, memory, tables, bases, strides, classes, at, spare, slots, width, like, team):
     """Rows begin to end of batch b; all of them where no steps compute them."""
     t = batches.batch_type[b]
     _find_slots(b, batches, memory, tables, bases, strides, classes)
     if tables.code[t] >= REDUCTION:
-        _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, short)
+        _reduce(tables.code[t] - REDUCTION, b, batches, memory, tables, bases, strides, classes, width, like, spare)
     elif tables.code[t] >= COMPARISON:
         _comparisons(tables.code[t] - COMPARISON, b, batches, memory, tables, bases, strides, classes, width, like)
     elif tables.code[t] == EXCERPT:
@@ -348,7 +356,7 @@ def _take_tasks(
     lane, tasks, shared, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like
 ):
     """See `walk_stages`."""
-    table, short = at.ctypes.data, totals.ctypes.data if len(totals) else 0
+    table, spare = at.ctypes.data, totals.ctypes.data
     begin = 0
     while begin < len(tasks):
         after = tasks[begin, AFTER]
@@ -363,7 +371,7 @@ def _take_tasks(
             is_mine = turn >= end - begin or tasks[i, LANE] == lane
             if is_mine and load_shared(word) == 0 and add_shared(word, _LONG + 1) == 0:
                 _rows(tasks[i, BATCH], tasks[i, FIRST], tasks[i, LAST], block, batches, memory, tables, bases, strides,
-                      classes, table, short, slots, width, like, _LONG)  # fmt: skip
+                      classes, table, spare, slots, width, like, _LONG)  # fmt: skip
                 add_shared(shared, _LONG + 1)
         begin = end
     while load_shared(shared) < len(tasks):
@@ -425,7 +433,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None], Callab
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         at = np.empty(block * slots + (stamp & 0), np.int64)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        totals = np.empty(memory.stride.max() // width if width == 2 else 0, np.float32)
+        totals = np.empty(memory.stride.max() // min(width, 4), np.float32)
         _run(begin, end, block, batches, memory, tables, bases, strides, classes, at, totals, slots, width, like, team)
 
     @njit(cache=True, **_flags)
@@ -438,7 +446,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None], Callab
         bases, strides, classes = np.zeros(slots, np.int64), np.zeros(slots, np.int64), np.zeros(slots, np.int64)
         at = np.empty(block * slots + (stamp & 0), np.int64)
         bases[WORKSPACE], bases[SCRATCH] = workspace, scratch
-        totals = np.empty(memory.stride.max() // width if width == 2 else 0, np.float32)
+        totals = np.empty(memory.stride.max() // min(width, 4), np.float32)
         _take_tasks(lane, tasks, shared, block, batches, memory, tables, bases, strides, classes, at, totals, slots,
                     width, like)  # fmt: skip
 
