@@ -14,7 +14,7 @@ from ordinary.registry import program
 
 def scene(rng):
     """Objects, and a question about them."""
-    return normal(rng, rng.randint(2, 6), FEATURES), normal(rng, 1, 6)[0]
+    return normal(rng, rng.randint(3, 14), FEATURES), normal(rng, 1, 6)[0]
 
 
 def adjacent(rng):

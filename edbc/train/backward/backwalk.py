@@ -30,7 +30,7 @@ from edbc.native.pointers import copy_bytes, load, store
 from edbc.run.cpu import teamwork
 from edbc.run.cpu import walk as forward
 from edbc.run.cpu.teamwork import call_outer, call_step
-from edbc.run.cpu.walk import address_of_row
+from edbc.run.cpu.walk import ADDED, address_of_row
 from edbc.schedule.waves import tasks
 
 _ZERO, _ONE, _LONG = np.float32(0), np.float32(1), np.int64(0)
@@ -256,16 +256,21 @@ def _excerpts(t, b, batches, values, gradients, tables, width, like):
 
 
 @_jit
-def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, outer, fields, like, team):
+def _multiply(t, m, inputs, deltas, deltas_stride, tables, weights, outer, fields, spare, like, team):
     """Add the products of m gathered rows to the gradients of the weights of type t, (columns, rows) each, and the sums
-    of their deltas to those of the biases."""
+    of their deltas to those of the biases, in parts of ADDED rows in `spare`: one row after the other, many would
+    round too much."""
+    part = spare.ctypes.data
     for p in range(tables.product_ptr[t], tables.product_ptr[t + 1]):
         delta, columns, column, rows = (
             tables.products[p, 0], tables.products[p, 1], tables.products[p, 2], tables.products[p, 3],
         )  # fmt: skip
         if weights.bias_gradient[p] != 0:
-            for i in range(m):
-                _add(weights.bias_gradient[p], deltas + i * deltas_stride + delta, columns, like)
+            for first in range(0, m, ADDED):
+                copy_bytes(part, deltas + first * deltas_stride, deltas_stride)
+                for i in range(first + 1, min(first + ADDED, m)):
+                    _add(part + delta, deltas + i * deltas_stride + delta, columns, like)
+                _add(weights.bias_gradient[p], part + delta, columns, like)
         if weights.weight_gradient[p] == 0 or rows == 0 or columns == 0:
             continue
         store(fields, _ROWS, m)
@@ -294,6 +299,7 @@ def _products(
     block that is not full wait there for earlier ones. Returns how many do."""
     fields = np.zeros(OUTER_WORDS, np.int64)
     deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
+    spare = np.zeros(deltas_stride, np.uint8)
     deltas = workspace + block * tables.input_stride[t]
     rows, of_values, of_gradients = batches.rows, values.external_address, gradients.external_address
     where = np.zeros((_most_slots(tables), 6), np.int64)
@@ -315,11 +321,11 @@ def _products(
             filled += 1
             if filled == block:
                 _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, outer, fields.ctypes.data,
-                          like, team)  # fmt: skip
+                          spare, like, team)  # fmt: skip
                 filled = 0
     if ends and filled:
         _multiply(t, filled, workspace, deltas, deltas_stride, tables, weights, outer, fields.ctypes.data,
-                          like, team)  # fmt: skip
+                          spare, like, team)  # fmt: skip
         filled = 0
     return filled
 
