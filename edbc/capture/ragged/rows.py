@@ -130,7 +130,8 @@ class Pool(list[torch.Tensor]):
         self._end_written()
         if any(matrix.requires_grad for matrix in self.matrices):
             return list(self)
-        return self.matrices[0] if len(self.matrices) == 1 else torch.cat(list(map(self._rows, self.matrices)))
+        rows = list(map(self._rows, self.matrices))
+        return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:

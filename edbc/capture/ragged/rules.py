@@ -26,12 +26,12 @@ from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks
-from edbc.capture.ragged.pairs import call_of_cells
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
+from edbc.capture.ragged.whole.pairs import call_of_cells
 from edbc.capture.ragged.whole.runs import Pairs, run_call
 from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.semantics import rules

@@ -120,8 +120,8 @@ METHODS = (
 
 class Amount:
     """A number that follows from sizes by arithmetic (`n - 1`, `h.sum(0) / n`, `n ** -0.5`): `call` of `operands`. With
-    tensors it is computed of each instance's sizes, and some are places of rows (`ragged.amounts`); as a Python number
-    it tells that it was asked."""
+    tensors it is computed of each instance's sizes, and some are places of rows (`ragged.whole.amounts`); as a Python
+    number it tells that it was asked."""
 
     __slots__ = ("call", "operands", "rec", "value")
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from edbc.capture.ragged import pairs
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
 from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
+from edbc.capture.ragged.whole import pairs
 from edbc.capture.semantics import sequences
 from edbc.capture.standins.standin import Symbol
 

@@ -31,7 +31,6 @@ from edbc.base.graph import NodeType, ValueClass
 from edbc.base.kept import Kept
 from edbc.capture.code.automatic import MOST_TYPES, NotACell, SharesMemory
 from edbc.capture.forward.carried import Carried
-from edbc.capture.ragged.amounts import told
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.masks import made_of_sizes
@@ -41,6 +40,7 @@ from edbc.capture.ragged.rules import ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import All, Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
+from edbc.capture.ragged.whole.amounts import told
 from edbc.capture.ragged.whole.runs import Pairs, cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts

@@ -121,7 +121,7 @@ COMPUTED_ALONE = ["ExternalMemory", "FourierFeatures", "MixtureDensity", "Nested
 """Programs that compute with what an instance brings alone, or take rows of it."""
 
 
-@pytest.mark.parametrize("name", sorted({*sorted(PROGRAMS)[::9], *COMPUTED_ALONE}))
+@pytest.mark.parametrize("name", sorted({*sorted(PROGRAMS)[::9], *COMPUTED_ALONE, "FreshLeaves"}))
 def test_programs_of_the_corpus(name: str) -> None:
     """Ordinary code: captured, mixed, and told from instances that were alike, with the bits of recording together, of
     outputs and gradients."""

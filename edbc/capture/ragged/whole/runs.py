@@ -6,7 +6,7 @@ is a node that reduces; of one, a node with as many results as there are rows; o
 it is no node, but goes on as an expression (`Pairs`) until something has fewer.
 
 Rows by pairs are rows of (n m), of which a value of two ragged dimensions is a view: functions of the last dimensions
-(`linear`, a norm) are of each of them (`ragged.pairs`), and nodes of their own type.
+(`linear`, a norm) are of each of them (`ragged.whole.pairs`), and nodes of their own type.
 
 Constants of the instance's that have ragged dimensions (a mask, a matrix of distances), and what is cut from buffers,
 are operands too: one dimension is rows, two are packed into rows of their own length; a mask that is a triangle is a

@@ -36,7 +36,7 @@ _ARITHMETIC = frozenset(
 )  # fmt: skip
 
 _VIEWS = frozenset(("view", "reshape"))
-"""Functions that may be told `n * m`, of rows by pairs (`ragged.pairs`)."""
+"""Functions that may be told `n * m`, of rows by pairs (`ragged.whole.pairs`)."""
 _OF_TENSORS: dict[Callable[..., Any], Callable[..., Any]] = {math.sqrt: torch.sqrt, math.log: torch.log}
 
 
