@@ -28,7 +28,7 @@ from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, 
 from edbc.capture.ragged.masks import call_of_masks
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
-from edbc.capture.ragged.value import Ragged, each_row
+from edbc.capture.ragged.value import NotRagged, Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.pairs import call_of_cells
@@ -427,7 +427,12 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
         rec.note_stacked(name)
     rec.counted |= Size in map(type, flat(args, kwargs))  # torch is given the integers that these are
     whole = mapped(_stacked, (args, kwargs))
-    return _apart(rec, rec.function(func, whole[0], whole[1], name))
+    found = rec.function(func, whole[0], whole[1], name)
+    if name in rules.VIEWS - {"clone"}:  # it shows memory that the rows are not
+        if rec.books is not None:
+            raise NotRagged
+        rec.shown_wholes.update([x.ref for x in flat(found) if type(x) is Value])
+    return _apart(rec, found)
 
 
 def _named_anew(result: Any, name: str, args: Any, kwargs: Any) -> Any:

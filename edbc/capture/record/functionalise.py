@@ -451,6 +451,8 @@ def is_alone(rec: Recorder, name: Any) -> bool:
     if rec.reading is not None and not name.slot.floats:  # it may be read later (`standins.unread`)
         return False
     ref = name.ref
+    if ref in rec.shown_wholes:
+        return False
     if rec.wholes and not all(whole.is_forgotten(is_alone) for whole in rec.wholes.get(ref, ()) if _shows(whole, ref)):
         return False
     is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE

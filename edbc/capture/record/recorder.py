@@ -212,8 +212,9 @@ class Recorder:
         "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
         "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs",
         "remade", "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared",
-        "shares_equal", "shown", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic", "table", "taken",
-        "takes_locks", "tells_amounts", "tells_apart", "tracer", "unread", "wholes", "within", "zeros",
+        "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic",
+        "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "tracer", "unread", "wholes", "within",
+        "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -529,6 +530,8 @@ class Recorder:
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
+        self.shown_wholes: set[int] = set()
+        """Of this mini-batch, values that show the memory of rows in another shape."""
         self.cuts: dict[int, Ragged] = {}
         """By their first ref, rows of integers that are some of others: these."""
         self.lookups: dict[int, tuple[Shared | Below | All, Numbers | Size | None]] = {}

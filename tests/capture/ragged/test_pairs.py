@@ -80,6 +80,10 @@ KEPT = {
     "in a batch of one": "x = h.unsqueeze(0)\n"
     "        x = torch.cat([x.unsqueeze(1).expand(1, n, n, -1), x.unsqueeze(2).expand(1, n, n, -1)], -1)\n"
     "        return torch.relu(self.pair(x)).sum(2).sum(1)",
+    "what a function leaves of some numbers": "x = torch.relu(h.unsqueeze(0).expand(n, n, -1))\n"
+    "        return self.up(x.round() + h.unsqueeze(1).expand(n, n, -1).abs()).sum((0, 1))",
+    "seen without a gradient": "x = (h.unsqueeze(0) * 2).expand(n, n, -1).detach()\n"
+    "        return self.up(torch.cat([x, h[:, None].expand(n, n, -1)], -1)[..., 4:12]).sum((0, 1))",
     "of a vector that all rows get": "x = torch.cat([self.one(h), self.start[:1].repeat(n, 1)[:, 1:]], 1)\n"
     "        x = torch.cat([x.unsqueeze(1).repeat(1, n, 1), h.unsqueeze(0).repeat(n, 1, 1)], 2).view(n * n, -1)\n"
     "        return self.mlp(x).sum(0)",
@@ -94,7 +98,7 @@ KEPT = {
     "places": "return (h + self.words.weight[torch.arange(n)]).amax(0)",
 }  # fmt: skip
 """By name what forward does after its first lines; kept for all lengths."""
-RUNS = {"of what is softmaxed"}
+RUNS = {"of what is softmaxed", "seen without a gradient"}
 """Of these, those whose rows by pairs are what a node gives."""
 
 
@@ -175,6 +179,25 @@ def test_polynomials_of_lengths_of_which_one_is_a_product() -> None:
     found = fit.of([2 * both + n for n, _, both in fit.lengths])
     assert found is not None
     assert found.at([5, 7, 35]) == 75
+
+
+CHANGED = [
+    "x = self.up(h[None] * h[:, None])\n        x.view(n * n, -1).relu_()\n        return x.sum((0, 1))",
+    "x = self.up(h[None] * h[:, None])\n        y = x.view(n * n, -1)\n        x.mul_(2)\n        return y.sum(0)",
+    "x = self.up(h[None] * h[:, None])\n        y = x.view(n, n, 2, -1)\n        y += 1\n        return x.sum((0, 1))",
+    "x = self.up(h.repeat(n, 1))\n        x.view(n, n, -1).relu_()\n        return x.amax(0)",
+    "x = self.up(h[None] * h[:, None])\n        x += x.sum(1, True)\n        return x.flatten(0, 1).relu_().sum(0)",
+    "x = self.up(torch.cat([h, h]))\n        x.view(2, n, -1).mul_(2)\n        return x.sum(0)",
+    "x = self.up(torch.cat([h, h]))\n        x.view(2, n, -1)[0] = 0\n        return x.sum(0)",
+    "x = self.up(torch.cat([h, h]))\n        x.view(2, n, -1)[0].relu_()\n        return x.sum(0)",
+    "x = self.up(torch.cat([h, h])).view(2, n, -1)\n        y = F.relu(x, True)\n        return x.sum((0, 1)), y",
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+def test_pairs_that_change_in_place(changed: str, made: Callable[[str], nn.Module]) -> None:
+    """What shows their memory changes too."""
+    of_model(made(changed), pairs, rounds=1)
 
 
 class NearSize(nn.Module):

@@ -112,6 +112,17 @@ def _replayed(pairs: Pairs) -> Ragged | None:
     return None
 
 
+_SHOWS = rules.VIEWS - {"detach"} | {"repeat", "tile", "repeat_interleave", "length"}
+"""Functions that give elements of their argument as they are, and their gradients."""
+
+
+def _only_shows(item: Any) -> bool:
+    """Whether an expression computes nothing: numbers do not tell, as some are what functions leave alone."""
+    if type(item) is Apply:
+        return item.name in _SHOWS and all(map(_only_shows, (*item.args, *item.kwargs.values())))
+    return all(map(_only_shows, item)) if type(item) in (list, tuple) else True
+
+
 class _NotOfEach(Exception):
     """An expression mixes pairs, or loops do it as well."""
 
@@ -167,7 +178,7 @@ class _Replay:
         """The rows that an expression shows of one leaf: of each pair those of its first, of its second, or its own.
         None where it computes something, or shows them otherwise. Told at some lengths by numbers."""
         read = {k for k in read_by(item) if self.leaves.rows[k].row.shape or self.leaves.rows[k].row.floats}
-        if len(read) != 1:
+        if len(read) != 1 or not _only_shows(item):
             return None
         (number,) = read
         rows = self.leaves.rows[number]
@@ -196,11 +207,8 @@ class _Replay:
         else:
             return None
         shape = (*self.shape[: self.at], *rest)
-        return (
-            found
-            if shape == tuple(found.row.shape)
-            else each_row(self.rec, [found], lambda x: x.reshape(shape), self.at)
-        )
+        is_same = shape == tuple(found.row.shape)
+        return found if is_same else each_row(self.rec, [found], lambda row: row.reshape(shape), self.at)
 
     def numbers(self, item: Any, number: int, leaf: torch.Tensor) -> torch.Tensor | None:
         """What an expression gives of a leaf with these numbers, of all pairs; None where it fails or computes."""
@@ -249,12 +257,12 @@ def _seen(call: Call, pairs: Pairs) -> Any:
         return _of_rows(call.rec, call.rec.function(call.func, (rows, dim), {}), pairs, at)
     if call.name == "flatten":
         is_of_both = tuple(args) == (at, at + 1) and not call.kwargs
-        return rows if is_of_both else NotImplemented
+        return rows.another() if is_of_both else NotImplemented
     shape, row = _sizes(args), rows.row.shape
     if at or call.kwargs or shape is None:
         return NotImplemented
     if _are_pairs(pairs, shape[:1]) and (rest := _filled(shape[1:], row.numel())) is not None:
-        return each_row(call.rec, [rows], lambda one: one.reshape(rest), 0) if rest != tuple(row) else rows
+        return each_row(call.rec, [rows], lambda one: one.reshape(rest), 0) if rest != tuple(row) else rows.another()
     if not _are_sizes(pairs, shape[:2]) or (rest := _filled(shape[2:], row.numel())) is None:
         return NotImplemented
     return _of_rows(call.rec, each_row(call.rec, [rows], lambda one: one.reshape(rest), 0), pairs, 0)

@@ -508,7 +508,7 @@ def pairs_of_cells(cells: Ragged, sizes: Sequence[Size]) -> Pairs:
     dims = [leaves.symbols[of.args[0].index] for of in lengths]
     root = Apply(torch.reshape, "reshape", (Hole(number), shape), {})
     before, behind = ([-1 - size for size in part] for part in (row.shape[:at], row.shape[at:]))
-    return Pairs(rec, root, leaves, (*before, *dims, *behind), row.dtype, cells)
+    return Pairs(rec, root, leaves, (*before, *dims, *behind), row.dtype, cells.another())
 
 
 def _seen(root: Apply, leaves: Leaves) -> Any:
