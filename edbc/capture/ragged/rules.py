@@ -331,11 +331,10 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
         name = name or rules.name_of(func)
         result = call_of_masks(rec, func, name, args, kwargs)
         return result if rules.changes_in_place(func, name, kwargs) else _named_anew(result, name, args, kwargs)
-    spread = rules.name_of(func)
-    if rec.symbolic and args and type(args[0]) in (Value, Shared) and spread in ("repeat", "expand") and not kwargs:
-        found = views.spread(rec, spread, args)
-        if found is not NotImplemented:
-            return found
+    if rec.symbolic and args and type(args[0]) in (Value, Shared) and not kwargs:
+        spread = views.spread(rec, rules.name_of(func), args)
+        if spread is not NotImplemented:
+            return spread
     key, known, given = None, None, Given([], [], [])
     if rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS:
         parts: list[Any] = [Ragged, func]
@@ -408,8 +407,8 @@ def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[s
     refuse_statistics(func, args, kwargs)
     rule = None if is_whole and name != "multi_head_attention_forward" else rule_of(name)  # whose mask may be whole
     call = Call(rec, func, name, *_with_input_first(name, args, kwargs), count)
-    result = call_of_cells(call) if is_whole else NotImplemented if rule is None else rule(call)
-    if result is NotImplemented and is_whole and rule is not None:
+    result = call_of_cells(call) if is_whole else NotImplemented
+    if result is NotImplemented and rule is not None:
         result = rule(call)
     if result is NotImplemented and not rules.looks_at_values(func, name):
         result = run_call(call)

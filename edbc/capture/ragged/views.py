@@ -335,6 +335,8 @@ def repeated(call: Call) -> Any:
 def spread(rec: Recorder, name: str, args: tuple[Any, ...]) -> Any:
     """`v.repeat(n, 1)` and `v.expand(n, -1)` of one value in a batch of one, for a size that is a symbol: as many equal
     rows; NotImplemented for anything else."""
+    if name not in ("repeat", "expand"):
+        return NotImplemented
     value, *sizes = args
     sizes = list(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
     is_one = value.ndim == len(sizes) > 1 and value.shape[0] == 1 and type(sizes[0]) is Size

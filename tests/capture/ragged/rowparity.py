@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import torch
 from helpers import bound
 from torch import nn
@@ -49,6 +53,17 @@ def gradients(model: nn.Module, results: Any) -> list[torch.Tensor]:
     if isinstance(total, torch.Tensor) and total.requires_grad:
         total.backward()
     return [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def model_of_text(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """The class `Made` of a file with this text, which is read, with seeded parameters."""
+    name = f"made_in_{folder.name}_{len(list(folder.iterdir()))}"
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    torch.manual_seed(0)
+    model: nn.Module = importlib.import_module(name).Made()
+    return model
 
 
 def require_eager(net: Net, model: nn.Module, instances: Sequence[Any], tolerance: float = 1e-5) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import bound, seeded
-from rowparity import HIDDEN, VOCAB, kept_forwards, of_model, require_eager
+from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, of_model, require_eager
 from torch import nn
 
 from edbc.capture.ragged.kept import BY_SIZES, KeptCall
@@ -177,13 +175,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., nn.Mo
     """A model of a file, which is read."""
 
     def make(text: str, **lines: str) -> nn.Module:
-        name = f"made_for_corners_{len(list(tmp_path.iterdir()))}"
-        (tmp_path / f"{name}.py").write_text(text.format(vocab=VOCAB, hidden=HIDDEN, longest=LONGEST, **lines))
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        torch.manual_seed(0)
-        model: nn.Module = importlib.import_module(name).Made()
-        return model
+        text = text.format(vocab=VOCAB, hidden=HIDDEN, longest=LONGEST, **lines)
+        return model_of_text(text, tmp_path, monkeypatch)
 
     return make
 

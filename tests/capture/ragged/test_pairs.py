@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rowparity import HIDDEN, VOCAB, kept_forwards, of_model
+from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, of_model
 from torch import nn
 
 from edbc.capture.ragged.kept import KeptCall
@@ -115,14 +113,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], nn.
     """A model of a file, which is read."""
 
     def make(body: str) -> nn.Module:
-        name = f"made_for_pairs_{len(list(tmp_path.iterdir()))}"
         text = TEXT.format(vocab=VOCAB, hidden=HIDDEN, body=f"        {body.replace('{hidden}', str(HIDDEN))}")
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        torch.manual_seed(0)
-        model: nn.Module = importlib.import_module(name).Made()
-        return model
+        return model_of_text(text, tmp_path, monkeypatch)
 
     return make
 
