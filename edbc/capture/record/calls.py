@@ -76,11 +76,15 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     `inside`, whose operations are recorded row by row (`capture.ragged`); so does one that asks for the value of a
     tensor that its caller has: nn.TransformerEncoder looks whether its mask is causal."""
     forms: dict[Any, _Form] = {}
+    glances: dict[Any, _Form | None] = {}
+    opened: dict[Any, str] = {}
     asks = False
 
     def forget() -> None:
         recorder.standing -= len(forms)
         forms.clear()
+        glances.clear()
+        opened.clear()
         become(first)
 
     recorder.forget_calls.append(forget)
@@ -93,8 +97,21 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         if is_first:
             become(form.call)
 
+    def as_written(why: str, self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        run = otherwise or inside
+        assert run is not None
+        recorder.no_nodes[path, why] += 1
+        return run(self, *args, **kwargs)
+
     def of_another_form(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        form = forms.get(_form_of((args, kwargs)))
+        form = None
+        if not kwargs:
+            glance = _glance(args)
+            form = glances.get(glance)
+            if form is None and opened and (why := opened.get((glance, _slots_of(args)))):
+                return as_written(why, self, args, kwargs)
+        if form is None:
+            form = forms.get(_form_of((args, kwargs)))
         if form is None or form is next(iter(forms.values())):
             return general(self, args, kwargs)
         return form.call(self, *args, **kwargs)
@@ -159,16 +176,17 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
             except NotACell as no_cell:
                 why = str(no_cell)
+                if not kwargs and (slots := _slots_of(args)):
+                    opened[_glance(args), slots] = why
         else:
             why = "it is given more than tensors, nests of them, numbers and texts"
         if why:  # only now: an exception keeps what the call held
-            run = otherwise or inside
-            assert run is not None
-            recorder.no_nodes[path, why] += 1
-            return run(self, *args, **kwargs)
+            return as_written(why, self, args, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         if form is None and len(forms) < MAX_FORMS and is_unrollable(entry):
             form = forms[key] = _Form(entry)
+            glance = _glance(args)
+            glances[glance] = None if glance in glances else form
             recorder.standing += 1
             unroll(form)
         if form is not None and form.shape == _shape(entry):
@@ -183,7 +201,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         return result
 
     def first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return general(self, args, kwargs)
+        return of_another_form(self, args, kwargs)
 
     return first
 
@@ -265,6 +283,22 @@ def _form_of(item: Any) -> Any:
     if kind is dict:
         return (kind, *item, *map(_form_of, item.values()))
     return (kind, item) if _is_fixed(item) else Hole
+
+
+def _glance(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What tells most forms apart at a glance: how long the lists and tuples among arguments are."""
+    return tuple([(type(x), len(x)) if type(x) is list or type(x) is tuple else None for x in args])
+
+
+def _slots_of(args: tuple[Any, ...]) -> tuple[Slot, ...] | None:
+    """Slots of arguments that are recorded, and lists and tuples of such: None of others."""
+    slots = []
+    for item in args:
+        for leaf in item if type(item) is list or type(item) is tuple else (item,):
+            if type(leaf) is not Value:
+                return None
+            slots.append(leaf.slot)
+    return tuple(slots)
 
 
 def _is_fixed(item: Any) -> bool:

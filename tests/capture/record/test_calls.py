@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import torch
 from gradients import require_equal_gradients
 from helpers import bound, graph_of, model_file, require_parity, seeded
+from ordinary.registry import load_all
 from test_cache import described
 from test_cells import IDS, Around
 from test_structures import SIZE
@@ -374,3 +376,25 @@ def test_what_takes_numbers_is_known_when_it_comes_again(monkeypatch: pytest.Mon
         for found, instance in zip(net(instances), instances, strict=True):
             torch.testing.assert_close(found, model(instance))
         assert not asked or not turn
+
+
+def test_calls_that_are_no_cells_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What sums messages and updates a state is a cell of several, and one operation of one: of that the recorder is
+    not asked again, and `explain` counts each call."""
+    program = load_all()["LoopOverEdges"]
+    model = program.build(64)
+    net = bound(model, program.instances(0, 32), "auto")
+    net.alike = None  # forward runs for every instance
+    for seed in range(3):
+        net(program.instances(seed, 8))
+    asked, call = [], recorders.Recorder.call
+    monkeypatch.setattr(
+        recorders.Recorder, "call", lambda *args, **kwargs: (asked.append(args[1]), call(*args, **kwargs))[1]
+    )
+    others = program.instances(9, 8)
+
+    torch.testing.assert_close(net(others), [model(graph) for graph in others])
+    assert asked == []
+    [((_, why), number)] = net.calls_without_nodes().items()
+    assert number == 2 * sum(count == 1 for of in others for count in Counter(j for _, j in of.edges).values())
+    assert "1 operations" in why
