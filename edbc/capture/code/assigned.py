@@ -319,9 +319,11 @@ def _changed(node: ast.AST) -> ast.AST | None:
 
 
 def _only_reads(node: ast.AST) -> bool:
-    """Whether what stands in a node is compared, or copied."""
+    """Whether what stands in a node is compared, copied (`"{a}".format(**self.__dict__)`), or asked for an item."""
     is_copy = isinstance(node, ast.Call) and _called(node.func) in ("dict", "copy", "deepcopy", "len", "repr")
-    return is_copy or isinstance(node, ast.Compare)
+    is_spread = isinstance(node, ast.keyword) and node.arg is None
+    is_item = isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load)
+    return is_copy or is_spread or is_item or isinstance(node, ast.Compare)
 
 
 def _is_dict_of(node: ast.AST) -> bool:
