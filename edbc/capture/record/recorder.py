@@ -209,12 +209,12 @@ class Recorder:
         "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
         "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries", "names",
         "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
-        "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
-        "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recorded_reads", "refs",
-        "remade", "remembers", "returned", "room", "root", "rows", "run_segment", "seen_in_place", "shared",
-        "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "stacked", "standing", "sum", "symbolic",
-        "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "tracer", "unread", "wholes", "within",
-        "zeros",
+        "num_amounts", "num_runs", "num_stacked", "numbers", "overlaps", "parts", "plain", "positions", "ragged",
+        "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once",
+        "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
+        "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "stacked",
+        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "tracer",
+        "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -414,6 +414,8 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.num_runs = self.nodes_of_runs = 0
         """Entries that are runs (`ragged.program`), and what they come to."""
+        self.num_stacked = 0
+        """Calls that took rows whole."""
         self.kept_sizes: Counter[Any] = Counter()
         self.first_runs = 0
         """Calls that are kept by sizes, and how many runs more than one the first of each took."""
@@ -892,6 +894,7 @@ class Recorder:
 
     def note_stacked(self, name: str) -> None:
         """A function takes a ragged value whole: a type per size."""
+        self.num_stacked += 1
         if self.looks:
             self.stacked.setdefault(name, set()).add(user_location())
 

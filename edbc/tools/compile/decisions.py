@@ -5,8 +5,9 @@ definition (4)), a function of the model and the mini-batch without a clock: the
 
 (1) Cells are chosen with rows and without (`choose`), first where all candidates cost less.
 (2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
-    batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each. A closed forward
-    (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself: where less than one in KEPT is.
+    batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each; STACKED_US where
+    it takes them whole. A closed forward (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself:
+    where less than one in KEPT is.
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen. Where types per size
     cost less, but rows no more than NEAR times as much, rows are held against them with their patterns: a chain of
     functions of a row is several nodes without, and a straight line over a matrix is one anyhow.
@@ -45,6 +46,7 @@ from edbc.capture.code.automatic import (
     READ_US,
     ROW_US,
     RUN_US,
+    STACKED_US,
     TORCH_US,
     UNSEEN_US,
     Candidate,
@@ -297,7 +299,7 @@ def _cost_of(sample: Sample, recorded: _Recorded, names: frozenset[str],
             used[name] = used.get(name, 0) + 1
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     of_runs = min(recorder.nodes_of_runs, sum(part.graph.num_nodes for part in parts))  # patterns leave fewer
-    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * of_runs
+    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * of_runs + STACKED_US * recorder.num_stacked
     cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
     if KEPT * recorder.found_forwards < recorder.read_forwards:
         cost += PYTHON_US * recorder.read_forwards

@@ -131,6 +131,44 @@ def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
     assert decide(Sample(model, Regions(model, Closed(model)), pictures), Decisions()).ragged == ()
 
 
+class Shapes(nn.Module):
+    """A tree of boxes and of symmetries of what is below, each with its own number of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.box, self.symmetry, self.pair = nn.Linear(12, SIZE), nn.Linear(8, SIZE), nn.Linear(2 * SIZE, SIZE)
+
+    def forward(self, node: Any) -> torch.Tensor:
+        if isinstance(node, torch.Tensor):
+            return torch.tanh(self.box(node))
+        below, beside = node
+        if isinstance(beside, torch.Tensor) and beside.shape[1] == 8:
+            return torch.tanh(self.symmetry(beside) + self(below))
+        return torch.tanh(self.pair(torch.cat([self(below), self(beside)], 1)))
+
+
+def shapes(rng: Random, depth: int) -> Any:
+    """A tree for `Shapes`."""
+    kind = rng.random() if depth else 0.0
+    if kind < 0.2:
+        return torch.ones(1, 12)
+    return shapes(rng, depth - 1), torch.ones(1, 8) if kind < 0.5 else shapes(rng, depth - 1)
+
+
+def test_two_numbers_of_features_are_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that take rows whole are dear, which tells features from lengths."""
+    model = Shapes().eval()
+    sample = Sample(model, Regions(model, Closed(model)), [shapes(Random(i), 4) for i in range(8)])
+    ragged = decisions.ragged_classes(sample)
+    assert ragged == ("f32[1,n]",)
+    assert decide(sample, Decisions()).ragged == ()
+    with_rows = trial(sample, ragged, frozenset()).cost
+    stacked = decisions.STACKED_US * sample.recorded(ragged).recorder.num_stacked
+    monkeypatch.setattr(decisions, "STACKED_US", 0.0)
+    assert with_rows - trial(sample, ragged, frozenset()).cost == pytest.approx(stacked)
+    assert stacked > 4_000
+
+
 class Masked(nn.Module):
     """A mean over what is no padding: three constants of each instance, where rows have them of all at once."""
 
