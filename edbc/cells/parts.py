@@ -188,7 +188,8 @@ class _Splitting:
         self.batches = {part: self._batches_of(part, batches) for part in PARTS}
         self.ops = {part: self._ops_of(part) for part in PARTS}
         self.batches[EAGER] = _merged(self.ops[EAGER], self.batches[EAGER])
-        self.outputs = {part: self._outputs_of(part) for part in PARTS}
+        outputs = dict.fromkeys(self.cell.outputs)
+        self.outputs = {part: tuple(n for n in outputs if self.part_of.get(n, CORE) == part) for part in PARTS}
         self.handed = {EAGER: self._handed(), CORE: ()}
 
     def _halves(self) -> dict[str, str]:
@@ -231,9 +232,6 @@ class _Splitting:
         if is_eager:
             return replace(op, name=half, sources=sources, weights=weights)
         return replace(op, sources=(*sources, Source(half)), weights=weights, biases=())
-
-    def _outputs_of(self, part: str) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n for n in self.cell.outputs if self.part_of.get(n, CORE) == part))
 
     def _reads(self, part: str) -> set[str]:
         return {name for op in self.ops[part] for name in op.inputs}

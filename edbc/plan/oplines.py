@@ -66,10 +66,6 @@ class Operation:
         return str(self.least) if self.least == self.most else f"{self.least} to {self.most}"
 
 
-def _unary(*names: str) -> list[Operation]:
-    return [Operation(name, 1, 1) for name in names]
-
-
 def _reduction(*names: str) -> list[Operation]:
     return [Operation(name, 1, 1, ("dim", "keepdim")) for name in names]
 
@@ -82,7 +78,7 @@ _TABLE = [
     Operation("linear", 1, 3, ("weight", "bias")),
     Operation("affine", 1, ANY_NUMBER, ("weight", "bias")),
     *(Operation(entry.name, entry.operands, entry.operands) for entry in ELEMENTWISE.values()),
-    *_unary("rsqrt", "erf", "elu", "leaky_relu"),
+    *(Operation(name, 1, 1) for name in ("rsqrt", "erf", "elu", "leaky_relu")),
     Operation("clamp", 1, 1, ("min", "max")),
     Operation("matmul", 2, 2),
     Operation("cat", 1, ANY_NUMBER, ("dim",)),
@@ -131,13 +127,9 @@ class Line:
         return tuple(k for k in numbers if isinstance(k, int))
 
     def __str__(self) -> str:
-        arguments = [operand if isinstance(operand, str) else _number_text(operand) for operand in self.operands]
+        arguments = [operand if isinstance(operand, str) else repr(operand) for operand in self.operands]
         arguments += [f"{key}={_value_text(value)}" for key, value in self.attributes]
         return f"{self.name} = {self.operation}({', '.join(arguments)})"
-
-
-def _number_text(value: Number) -> str:
-    return repr(value)
 
 
 def _value_text(value: Attribute) -> str:
@@ -148,7 +140,7 @@ def _value_text(value: Attribute) -> str:
     if isinstance(value, tuple):
         items = ", ".join(map(_value_text, value))
         return f"({items},)" if len(value) == 1 else f"({items})"
-    return _number_text(value)
+    return repr(value)
 
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"

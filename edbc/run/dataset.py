@@ -24,6 +24,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -97,7 +98,8 @@ class CapturedDataset(Dataset[Any]):
 
     def __reduce__(self) -> Any:
         """For workers that are not forks: nothing that is captured, and a net without weights."""
-        return _anew, (self.dataset, self.net.skeleton, self.instance, self.limit, self.file, self._posts.shared)
+        anew = partial(CapturedDataset, instance=self.instance, limit=self.limit, file=self.file, at=self._posts.shared)
+        return anew, (self.dataset, self.net.skeleton)
 
     def as_json(self) -> dict[str, int]:
         """Items captured, given again, checked, and given as they are; and bytes."""
@@ -237,10 +239,6 @@ class CapturedDataset(Dataset[Any]):
         whole = {item: stored[item] for item in stored} | {item: x for item, x in kept.items() if x is not None}
         write_store(target, whole, lexicon)
         return target
-
-
-def _anew(dataset: Any, net: Net, instance: Any, limit: int, file: Path | None, at: torch.Tensor) -> CapturedDataset:
-    return CapturedDataset(dataset, net, instance=instance, limit=limit, file=file, at=at)
 
 
 class Posts:

@@ -231,7 +231,8 @@ def _take_turns(contestants: Sequence[_Contestant], eager: Eager | None, batches
                 setting: Setting) -> None:  # fmt: skip
     """Definition (1)."""
     leaves = [_leaves(contestant.net, batch) for contestant in contestants for batch in contestant.batches]
-    as_before: _AsBefore = unchanged if any(leaves) else _left_alone
+    # Where nothing changes, a walk over instances would leave other caches.
+    as_before: _AsBefore = unchanged if any(leaves) else nullcontext
     gc.collect()
     used = 0.0
     for turn in range(setting.rounds):
@@ -253,11 +254,6 @@ def _leaves(net: Net, batch: list[Any]) -> bool:
         return bool(net.run(batch)[1].capture.left)
 
 
-def _left_alone(_: Sequence[Any]) -> AbstractContextManager[None]:
-    """In place of `unchanged` where nothing changes: a walk over instances would leave other caches."""
-    return nullcontext()
-
-
 AS_CAPTURED = ("share", "parts")
 """Passes to leave out, so that what executes is what was captured."""
 
@@ -268,7 +264,7 @@ def _prepared(net: Net, batch: list[Any], **options: Any) -> MiniBatch:
         return net.prepare(batch, **options)
 
 
-_AsBefore = Callable[[Sequence[Any]], AbstractContextManager[None]]
+_AsBefore = Callable[[Sequence[Any]], AbstractContextManager[Any]]
 
 
 def _measure(contestant: _Contestant, number: int, eager_seconds: float | None, as_before: _AsBefore) -> None:

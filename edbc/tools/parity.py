@@ -303,7 +303,7 @@ class Eager:
         self.twin = model if self.dtype is torch.float64 else copy.deepcopy(model, Memo(model)).double()
         for module in self.twin.modules() if self.twin is not model else ():
             if isinstance(module, nn.RNNBase):
-                module.register_forward_pre_hook(_double_inputs)
+                module.register_forward_pre_hook(lambda _, inputs: tree_map(_doubled, inputs))
         self._cast = Cast(frozenset({self.dtype, torch.float32}) - {torch.float64}, torch.float64)
         self._mixes_dtypes = False
         self._takes_double = True
@@ -348,15 +348,11 @@ class Eager:
     def reference(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
         """The same in float64. Instances keep nothing of it."""
         if not self._mixes_dtypes:
-            self._mixes_dtypes = self._mixes(instances[:1], None if modes is None else modes[:1])
+            self._mixes_dtypes = self._in_double(instances[:1], None if modes is None else modes[:1])[1].was_needed
         if not self._mixes_dtypes:
             with suppress(RuntimeError):  # perhaps forward makes float32 of one of the others
                 return self._in_float64(instances, modes)
         return self._in_double(instances, modes)[0]
-
-    def _mixes(self, instances: Sequence[Any], modes: Modes) -> bool:
-        """Whether these meet float32 on their way."""
-        return self._in_double(instances, modes)[1].was_needed
 
     def _in_double(self, instances: Sequence[Any], modes: Modes) -> tuple[list[Any], _InDouble]:
         try:
@@ -423,11 +419,6 @@ def _is_single(item: Any) -> bool:
 def _has_single(items: Iterable[Any]) -> bool:
     """Whether an operation's operands, which may be lists of tensors, have one. Every operation of eager is asked."""
     return any(_has_single(item) if isinstance(item, tuple | list) else _is_single(item) for item in items)
-
-
-def _double_inputs(module: nn.Module, inputs: Any) -> Any:
-    """Of what compares dtypes in Python, before any operation."""
-    return tree_map(_doubled, inputs)
 
 
 def _doubled(item: Any) -> Any:

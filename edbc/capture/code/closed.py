@@ -589,12 +589,9 @@ def _imported(module: ModuleType) -> Iterator[ModuleType]:
     for item in list(vars(module).values()):
         found = item if isinstance(item, ModuleType) else sys.modules.get(getattr(item, "__module__", None) or "")
         is_installed = "site-packages" in str(getattr(found, "__file__", ""))
-        if _is_users(found) and not is_installed and not _is_standard(found.__name__):
+        is_standard = getattr(found, "__name__", "").partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+        if _is_users(found) and not is_installed and not is_standard:
             yield found
-
-
-def _is_standard(name: str) -> bool:
-    return name.partition(".")[0] in sys.stdlib_module_names - {"__main__"}
 
 
 def _file_of(kind: type) -> str:
@@ -889,7 +886,7 @@ class _Reading:
         if isinstance(node.args[1], ast.Constant):
             return True
         is_own = self._is_self(node.args[0]) and isinstance(self.module, nn.Module) and len(node.args) == 2
-        return is_getting and is_own and _is_in_part(_written_as(node.args[1]))
+        return is_getting and is_own and bool(_written_as(node.args[1]).replace(_ANYTHING, ""))
 
     def _is_builtin(self, node: ast.AST, name: str) -> bool:
         """Whether it is Python's own function of a name."""
@@ -1239,11 +1236,6 @@ def _written_as(node: ast.expr) -> str:
     if not isinstance(of, ast.Constant) or not isinstance(of.value, str):
         return _ANYTHING
     return _ANYTHING.join(map(re.escape, re.split(holes, of.value)))
-
-
-def _is_in_part(pattern: str) -> bool:
-    """Whether some of it is written."""
-    return bool(pattern.replace(_ANYTHING, ""))
 
 
 def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:

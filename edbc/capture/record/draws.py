@@ -165,14 +165,10 @@ def _refuse_generator(name: str, generator: Any) -> None:
 @cache
 def as_written(func: FunctionType) -> Callable[..., Any]:
     """A function of torch's that is written in Python, which stand-ins go through as tensors do."""
-    names = {name: _has_none for name in func.__globals__ if name.startswith("has_torch_function")}
+    names = {name: lambda *_: False for name in func.__globals__ if name.startswith("has_torch_function")}
     copied = FunctionType(func.__code__, {**func.__globals__, **names}, func.__name__, func.__defaults__)
     copied.__kwdefaults__ = func.__kwdefaults__
     return copied
-
-
-def _has_none(*_: Any) -> bool:
-    return False
 
 
 def _channels(name: str, x: Any) -> tuple[int, ...]:

@@ -214,19 +214,11 @@ def _where(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
     return tape.map(_CHOSEN, result, given["condition"], given["self"], given["other"])
 
 
-def _masked_fill(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    return tape.map(_CHOSEN, result, given["mask"], given["value"], given["self"])
-
-
 def _copy(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
     x = given["src"] if given["name"] == "copy" else given["self"]
     if x.is_floating_point() and not result.is_floating_point():
         return NotImplemented
     return None if result is x else tape.map(IS, result, x)
-
-
-def _arange(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
-    return tape.map(_SCALED, result, Place(0), given.get("step", 1), given.get("start", 0))
 
 
 def _triangle(tape: Tape, given: Arguments, result: torch.Tensor) -> Any:
@@ -323,10 +315,10 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(BY_ELEMENT, _by_element),
     **dict.fromkeys(("add", "sub", "rsub"), _added),
     "where": _where,
-    "masked_fill": _masked_fill,
+    "masked_fill": lambda tape, given, r: tape.map(_CHOSEN, r, given["mask"], given["value"], given["self"]),
     **dict.fromkeys("copy clone contiguous _to_copy".split(), _copy),
     **dict.fromkeys(("empty", "empty_like", "new_empty"), lambda tape, given, result: tape.access(result)),
-    "arange": _arange,
+    "arange": lambda tape, given, r: tape.map(_SCALED, r, Place(0), given.get("step", 1), given.get("start", 0)),
     **dict.fromkeys(("tril", "triu"), _triangle),
     **dict.fromkeys("sum mean amax amin max min".split(), _folded),
     "cumsum": _scanned,

@@ -155,7 +155,5 @@ class CopyStream:
         return buffer
 
 
-@cache
-def copies_to(device: torch.device) -> CopyStream:
-    """Those to a device."""
-    return CopyStream(device)
+copies_to = cache(CopyStream)
+"""Those to a device."""

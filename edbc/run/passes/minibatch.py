@@ -140,10 +140,6 @@ def _placement_lines(batch: MiniBatch) -> Iterator[str]:
     yield f"{len(placed.rows)} operand rows, of which {placed.gathered_rows} are gathered"
 
 
-def _demand_lines(batch: MiniBatch) -> Iterator[str]:
-    yield f"{batch.demand.total:,} bytes"
-
-
 def _result_lines(batch: MiniBatch) -> Iterator[str]:
     for number, result in enumerate(batch.results):
         yield f"instance {number}: {_shape_of(result)}"
@@ -158,7 +154,7 @@ _TOLD: dict[str, Callable[[MiniBatch], Iterator[str]]] = {
     "capture": _graph_lines,
     "schedule": _schedule_lines,
     "placement": _placement_lines,
-    "demand": _demand_lines,
+    "demand": lambda batch: iter([f"{batch.demand.total:,} bytes"]),
     "results": _result_lines,
 }
 

@@ -83,7 +83,7 @@ def plan_arena(graph: UnitGraph, schedule: Schedule, placed: Mapping[int, tuple[
     before = happens_before(graph, schedule, barriers)
     writers, touching = touches(graph, placed)
     last = {unit for unit in graph.results if unit >= 0}
-    sizes = [_rounded(math.prod(unit.shape[1:])) for unit in graph.units]
+    sizes = [-(-math.prod(unit.shape[1:]) // ALIGNMENT) * ALIGNMENT for unit in graph.units]
     offsets = [0] * len(graph.units)
     done: list[int] = []
     for value in sorted((v for v in range(len(graph.units)) if v not in placed), key=lambda v: (-sizes[v], v)):
@@ -100,10 +100,6 @@ def plan_arena(graph: UnitGraph, schedule: Schedule, placed: Mapping[int, tuple[
         offsets[value] = at
         done.append(value)
     return Arena(tuple(offsets), max(offsets[v] + sizes[v] for v in done))
-
-
-def _rounded(elements: int) -> int:
-    return -(-elements // ALIGNMENT) * ALIGNMENT
 
 
 def _may_share(a: int, b: int, before: list[int], writers: list[int], touching: list[int], last: set[int]) -> bool:
