@@ -198,7 +198,7 @@ def connect(
                 raise_row(source, v, source, U(producers[k]))
                 lower_row(least, U(0), source, U(producers[k]))
             for group in range(U(0), width, U(LANES)):
-                differing = differing_lanes(source, v, least, U(0), group)
+                differing = differing_lanes(source, v * width + group, least, group)
                 a = group
                 while differing != U(0):
                     if differing & U(1) != U(0) and below[v, a] > 0:
