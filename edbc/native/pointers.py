@@ -181,6 +181,26 @@ def add_shared(typingctx: Any, address: Any, value: Any) -> Any:
     return types.int64(types.int64, types.int64), generate
 
 
+@intrinsic
+def float_of_bits(typingctx: Any, bits: Any) -> Any:
+    """The float32 with these 32 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def bits_of_float(typingctx: Any, number: Any) -> Any:
+    """The 32 bits of a float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(32))
+
+    return types.uint32(types.float32), generate
+
+
 def load_number(address: Any, index: Any, like: Any) -> Any:
     """As `load`; of bfloat16, which numba has no type for and whose bits are uint16 here, as float32."""
 
@@ -201,7 +221,7 @@ def _widened(like):
 @overload(load_number, **_INLINE)
 def _load_number(address, index, like):
     if like == types.uint16:
-        return lambda address, index, like: (np.uint32(load(address, index, like)) << np.uint32(16)).view(np.float32)
+        return lambda address, index, like: float_of_bits(np.int32(load(address, index, like)) << np.int32(16))
     return lambda address, index, like: load(address, index, like)
 
 
@@ -211,7 +231,7 @@ def _store_number(address, index, value, like):
         return lambda address, index, value, like: store(address, index, value)
 
     def rounded(address, index, value, like):
-        bits = value.view(np.uint32)
+        bits = bits_of_float(value)
         half = np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
         raised = np.uint32(bits + half) >> np.uint32(16)
         store(address, index, np.uint16(raised if value == value else 0x7FC0))
