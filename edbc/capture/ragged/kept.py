@@ -15,7 +15,6 @@ instances, nothing is kept, as broadcasting and reductions treat them in their o
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,9 +50,10 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import adopted
-from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Size, along_of, asked, untold, vectors_of
+from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Mask, Size, along_of, asked, untold, vectors_of
 from edbc.capture.ragged.value import All, Drawn, NotRagged, Ragged
 from edbc.capture.record.functionalise import MustKeepBooks
+from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import PLAIN, Shared, Slot, Symbol, Value, value_of
@@ -380,6 +380,8 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
             index = item.as_index
             given.indices.extend(index.vectors)
             parts += kind, item.kind if kind is Listed else Numbers, index.along, len(index.vectors)
+        elif kind is Uniform:
+            parts += item
         elif kind is tuple or kind is list or kind is torch.Size:
             parts += kind, len(item)
             if not is_keyed(rec, item, parts, given):
@@ -414,11 +416,12 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     """A call of closed code with ragged arguments, as one run where it is known."""
     given = Given([], [], [])
     parts: list[Any] = [KeptCall, path, module.training]
-    told = _with_lengths_told(args)
+    args = tuple([x.materialise() if type(x) is Stack and len(x.items) == 1 else x for x in args])
+    told, tells_lengths = _told(rec, args)
     if not can_keep(rec) or kwargs or not is_keyed(rec, told, parts, given):
         return function(module, *args, **kwargs)
     key = tuple(parts)
-    known = BY_SIZES if told is not args else rec.functions.get(key)
+    known = BY_SIZES if tells_lengths else rec.functions.get(key)
     by_sizes = known is BY_SIZES
     if type(known) is KeptCall:
         found = known.again(rec, given)
@@ -434,8 +437,9 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     if known is NOT_KEPT or rec.keeping or not may_keep(given):
         return function(module, *args)
     rows, indices = iter(given.rows), iter(given.indices)
-    shown = tuple(x if type(x) is torch.Tensor and t is not x else _symbolic(rec, x, rows, indices)
-                  for x, t in zip(args, told, strict=True))  # fmt: skip
+    own = (t.shown(rec, args) if type(t) is Uniform else x for x, t in zip(args, told, strict=True))
+    shown = tuple(x if type(t) is str or type(t) is Uniform else _symbolic(rec, x, rows, indices)
+                  for x, t in zip(own, told, strict=True))  # fmt: skip
     call = lambda of: function(module, *of)  # noqa: E731
     return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
 
@@ -453,16 +457,41 @@ def shared(result: Any, given: Iterable[Any]) -> Any:
     return result
 
 
-def _with_lengths_told(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments as they are keyed: in the place of a tensor that holds one number, the length of a ragged argument, it
-    says of which. What is kept for sizes is kept for it then."""
+class Uniform(NamedTuple):
+    """A mask that says the same everywhere, in the place of one of the instance's; sizes are numbers of arguments, or
+    as they are."""
+
+    number: str
+    dtype: torch.dtype
+    dims: tuple[tuple[bool, int], ...]
+
+    def shown(self, rec: Recorder, args: tuple[Any, ...]) -> Mask:
+        """What code that is being kept gets."""
+        rows = {size: args[size].refs for is_of, size in self.dims if is_of}
+        dims = [Size(rec, len(rows[k]), triple(rows[k])) if is_of else k for is_of, k in self.dims]
+        number = bool(self.number)
+        return Mask(rec, dims, (0, number, number), self.dtype)
+
+
+def _told(rec: Recorder, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], bool]:
+    """Arguments as they are keyed. In the place of a tensor that holds one number, the length of a ragged argument, it
+    says of which: what is kept for sizes is kept for it then, which is told. In that of a mask as long as ragged
+    arguments are that says the same everywhere, what it says."""
     sizes = {len(x.refs): k for k, x in enumerate(args) if type(x) is Ragged}
-    told = tuple([_length_told(x, sizes) for x in args]) if sizes else args
-    return told if any(map(operator.is_not, told, args)) else args
+    if not sizes:
+        return args, False
+    told = tuple([_as_told(x, sizes) for x in args])
+    return told, any(type(x) is str and x is not y for x, y in zip(told, args, strict=True))
 
 
-def _length_told(item: Any, sizes: dict[int, int]) -> Any:
-    if type(item) is not torch.Tensor or item.shape != (1,) or item.dtype is not torch.int64:
+def _as_told(item: Any, sizes: dict[int, int]) -> Any:
+    if type(item) is not torch.Tensor:
+        return item
+    if item.dtype is torch.bool and item.numel() and not sizes.keys().isdisjoint(item.shape):
+        first = bool(item.view(-1)[0])
+        dims = tuple([(size in sizes, sizes.get(size, size)) for size in item.shape])
+        return Uniform("yes" * first, item.dtype, dims) if bool((item == first).all()) else item
+    if item.shape != (1,) or item.dtype is not torch.int64:
         return item
     of = sizes.get(int(item))
     return item if of is None else f"the length of argument {of}"

@@ -99,6 +99,58 @@ def test_sentences_with_padding_are_one_record_for_all_sizes(compiled_on: float)
     assert len(known) <= 2
 
 
+class Looks(nn.Module):
+    """Attention of a state to words that a mask leaves in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score = nn.Linear(2 * SIZE, SIZE)
+        self.weigh = nn.Linear(SIZE, 1)
+
+    def forward(self, state: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        both = torch.cat([state[0].expand(words.size(0), -1), words], -1)
+        scores = self.weigh(torch.tanh(self.score(both))).transpose(0, 1)
+        return torch.softmax(scores.masked_fill(mask, -1e9), 1) @ words
+
+
+class Recursive(nn.Module):
+    """A tree is written by looking at words again and again; a batch of one is stacked, and has a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.looks, self.step = nn.Embedding(WORDS, SIZE), Looks(), nn.Linear(SIZE, SIZE)
+
+    def forward(self, given: Any) -> Any:
+        ids, mask, depth = given
+        return self.visit(self.words(ids), mask, self.step.bias.view(1, -1), depth)
+
+    def visit(self, words: torch.Tensor, mask: torch.Tensor, state: torch.Tensor, depth: int) -> torch.Tensor:
+        if depth == 0:
+            return state
+        seen = self.looks(torch.stack([torch.tanh(self.step(state))]), words, mask)
+        return self.visit(words, mask, seen[0], depth - 1)
+
+
+@pytest.mark.parametrize("masked", [0.0, 0.5])
+def test_a_mask_that_says_the_same_everywhere_is_told(masked: float) -> None:
+    """Closed code is kept with it, for all lengths; one that leaves words out is what it is."""
+    torch.manual_seed(0)
+    model, rng = Recursive().eval(), Random(3)
+
+    def made(seed: int, count: int, share: float) -> list[Any]:
+        found = [(ids[0], torch.zeros(1, ids.shape[1], dtype=torch.bool), 3) for ids in sentences(seed, count, 0.0)]
+        for _, mask, _ in found:
+            mask[0, -1] = rng.random() < share
+        return found
+
+    net = bound(model, made(0, 8, 0.0), cells="auto", rows=True)
+    for seed in range(1, 4):
+        require_eager(net, model, made(seed, 9, masked))
+    functions = net._idle[0][1].functions.items()
+    known = [value for key, value in functions if type(key[0]) is tuple and key[0][:2] == (KeptCall, "visit:1")]
+    assert KeptCall in map(type, known)
+
+
 class Counted(nn.Module):
     """A method of integers, which is a cell of its own in a mini-batch of one word."""
 
