@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,17 +80,21 @@ class Trainer:
 
     def run(self, instances: Sequence[Any]) -> list[Any]:
         """What the instances return, connected to autograd where anything of the mini-batch requires a gradient."""
-        return self.run_captured(self.net.mini_batch(instances, run_segment=self.run_captured))
+        run = partial(self._run_captured, [])
+        return run(self.net.mini_batch(instances, run_segment=run))
 
-    def run_captured(self, captured: Capture) -> list[Any]:
-        """The same for a captured mini-batch, or a segment of one."""
+    def _run_captured(self, begun: list[bool], captured: Capture) -> list[Any]:
+        """The same for a captured mini-batch, or a segment of one; `begun` is empty where none before asked for a
+        gradient: weights are packed once for all of them."""
         batch = self._scheduling(MiniBatch(capture=captured))
         capture = batch.capture
         dependences = self.dependences(capture)
         inputs = inputs_of(capture, dependences, self.net.view)
         if not any(tensor.requires_grad for tensor in inputs.tensors):
             return self._untrained(batch).results
-        touched.count()
+        if not begun:
+            touched.count()
+            begun.append(True)
         batch = self.place(batch)
         trainable = [
             [] if d is None else [any(map(inputs.require, refs)) for refs in d.parameters] for d in dependences

@@ -55,7 +55,7 @@ TRAINING = (
         "generations",
         "packed weights trust version counters alone",
         "edbc/train/trainer.py",
-        "        touched.count()\n",
+        "            touched.count()\n",
         "",
         (TREES + "::test_an_element_changed_through_data",),
     ),

@@ -40,6 +40,7 @@ from edbc.plan.plan import Plan
 from edbc.run.cpu import segmentatonce
 from edbc.run.cpu.cpubackend import CpuBackend
 from edbc.run.session import Net, Stats
+from edbc.run.weights.packing import Moves
 from edbc.tools.compile.compiler import SegmentsUnplanned
 from edbc.tools.explain.observe import observe
 from edbc.tools.parity import Eager, Parity
@@ -1368,6 +1369,20 @@ def test_gradients_are_eagers(how: Callable[[Any, Any], Any]) -> None:
 
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_weights_are_packed_once_for_all_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mini-batch that gradients are asked of packs them anew, whatever version counters say, and no segment of it
+    does: with a large vocabulary that was most of a step, and kept gigabytes."""
+    model, instances = model_of(greedy), some(6)
+    net, packed, pack = bound(model, instances), list[Moves](), Moves.pack
+    monkeypatch.setattr(Moves, "pack", lambda self, *rest: (packed.append(self), pack(self, *rest))[1])
+
+    for _ in range(2):
+        packed.clear()
+        net(instances)
+        assert packed
+        assert len(packed) == len(set(map(id, packed)))
 
 
 def flat(result: Any) -> Iterator[torch.Tensor]:
