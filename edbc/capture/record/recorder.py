@@ -190,6 +190,21 @@ def _leaf_of_nobody() -> tuple[torch.Tensor, torch.Tensor]:
     return leaf, leaf.clone()
 
 
+def _leaves_behind(tensor: torch.Tensor, most: int = 64) -> list[torch.Tensor]:
+    """The leaves that a tensor requires a gradient for; none where more than so many functions lead to them."""
+    if tensor.is_leaf:
+        return [tensor]
+    found: list[torch.Tensor] = []
+    functions: list[Any] = [tensor.grad_fn]
+    for function in functions:
+        if hasattr(function, "variable"):
+            found.append(function.variable)
+        functions += [of for of, _ in function.next_functions if of is not None and of not in functions]
+        if len(functions) > most:
+            return []
+    return found
+
+
 MOST_KINDS = 4096
 """Shapes of tensors that instances bring, each with its dtype, of which it is kept what they are."""
 
@@ -548,17 +563,22 @@ class Recorder:
 
     def let_go(self) -> None:
         """When forward has run: `forget_externals`, and no gradient for leaves that forward made and nobody has any
-        more, as of `x.new(1, n).fill_(0.).requires_grad_()`."""
-        leaves = self.leaves
+        more, as of `torch.zeros(1, n, requires_grad=True)`, or of what it computed of them."""
+        given = self.leaves
         self.forget_externals()
         if self.has_buffers:
             self.wholes = {}
             self.descriptions = [made for made in self.descriptions if type(made) is Made]
-        if leaves:
-            leaves.append(_leaf_of_nobody())
-            counts = [sys.getrefcount(tensor) for tensor, _ in leaves]
-            for (_, kept), count in zip(leaves, counts, strict=True):
-                if count == counts[-1]:
+        if given:
+            self.descriptions = [made for made in self.descriptions if sys.getrefcount(made) > 3]  # who else has it?
+            given.append(_leaf_of_nobody())
+            leaves = {id(leaf): (leaf,) for tensor, _ in given for leaf in _leaves_behind(tensor)}
+            behind = [(kept, [id(leaf) for leaf in _leaves_behind(tensor)]) for tensor, kept in given]
+            given.clear()
+            counts = {key: sys.getrefcount(leaf) for key, (leaf,) in leaves.items()}
+            alone = counts[behind[-1][1][0]]
+            for kept, keys in behind:
+                if keys and all(counts[key] == alone for key in keys):
                     kept.detach_()
 
     def shares(self, stand_in: Shared) -> None:
@@ -753,7 +773,7 @@ class Recorder:
     def _kept(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy, which is connected to the user's tensor where that requires a gradient."""
         kept = tensor.clone() if tensor.layout is _STRIDED else tensor.to_dense()
-        if kept.requires_grad and tensor.is_leaf:
+        if kept.requires_grad:
             self.leaves.append((tensor, kept))
         return kept
 

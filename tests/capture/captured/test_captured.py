@@ -318,14 +318,20 @@ def test_a_smaller_table_is_another_home() -> None:
         other([Captured(same, captured.words, captured.nest_text)])
 
 
-def test_leaves_that_forward_makes() -> None:
-    """Nobody asks for the gradient of a leaf that nobody has: it is a constant. One that is kept has its gradient."""
+@pytest.mark.parametrize("make", [
+    lambda: torch.empty(6).fill_(0.5).requires_grad_(), lambda: torch.zeros(6, requires_grad=True),
+    lambda: torch.zeros(6).requires_grad_(),
+])  # fmt: skip
+@pytest.mark.parametrize("use", [lambda leaf: leaf, lambda leaf: torch.cat([leaf[:3], leaf.view(2, 3)[1]])])
+def test_leaves_that_forward_makes(make: Any, use: Any) -> None:
+    """Nobody asks for the gradient of a leaf that nobody has: it is a constant, and what is computed of it. One that is
+    kept has its gradient."""
 
     def forward(net: Any, item: dict[str, Any]) -> Any:
-        leaf = net.start.detach().new(6).fill_(0.5).requires_grad_()
+        leaf = make()
         if "keeps" in item:
             item["leaf"] = leaf
-        return net.out(net.join(leaf, net.table(torch.tensor(item["word"]))))
+        return net.out(net.join(use(leaf), net.table(torch.tensor(item["word"]))))
 
     net = bound(seeded(Base, forward), [{"word": 1}, {"word": 2, "keeps": True}])
     captured, kept, eager = net.capture({"word": 3}), {"word": 4, "keeps": True}, {"word": 4, "keeps": True}
