@@ -186,12 +186,14 @@ class LoadedPlan:
         return bench_plan(self.path, self._of_batches("bench"), inputs, config or {}, Setting(**setting), model)
 
 
-def existing_guards(target: Path) -> dict[str, Guard]:
-    """Guards survive recompiling; a file that is no plan is simply replaced."""
+def what_stands(target: Path | None) -> tuple[dict[str, Guard], Plan | None]:
+    """Of the plan at `target` the guards, which survive recompiling, and the plan where it is one of batches. A file
+    that is no plan is simply replaced."""
     try:
-        return dict(read_any_plan(target).guards) if found_at(target) != "nothing" else {}
+        plan = read_any_plan(target) if target is not None and found_at(target) != "nothing" else None
     except EdbcError:
-        return {}
+        plan = None
+    return {} if plan is None else dict(plan.guards), plan if isinstance(plan, Plan) else None
 
 
 def require_targets(target: Path, model: str | Path, inputs: Sequence[str | Path], weights: str | Path | None,
@@ -204,16 +206,8 @@ def require_targets(target: Path, model: str | Path, inputs: Sequence[str | Path
         require_target(report, "the page", "name another --report", [target, *read])
 
 
-def plan_that_stands(target: Path) -> Plan | None:
-    """The plan at `target`; None where there is none that can be read."""
-    try:
-        return read_plan(target) if found_at(target) != "nothing" else None
-    except EdbcError:
-        return None
-
-
-def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
-    """The cost table to compile with: of the plan `source`, none for `none`, else of the plan that stands at `target`.
+def costs_for(stood: Plan | None, source: str | Path | None) -> dict[str, BatchCost]:
+    """The cost table to compile with: of the plan `source`, none for `none`, else of the plan that stands.
 
     Raises PlanError when `source` is no plan or has no cost table.
     """
@@ -224,10 +218,7 @@ def costs_for(target: Path, source: str | Path | None) -> dict[str, BatchCost]:
         if not costs:
             raise PlanError(f"{source}: expected a plan with a cost table, got one without; measure one with --profile")
         return dict(costs)
-    try:
-        return dict(read_plan(target).costs) if found_at(target) != "nothing" else {}
-    except EdbcError:
-        return {}
+    return {} if stood is None else dict(stood.costs)
 
 
 def load(path: str | Path) -> LoadedPlan:
@@ -315,12 +306,13 @@ def compile_file(
     target = Path(output)
     target.parent.mkdir(parents=True, exist_ok=True)
     require_targets(target, model, inputs, weights, report)
+    guards, stood = what_stands(target)
     if profile or table_for(target, costs) is not None:
         from edbc.tools.staged.choosing import compile_file_in_stages
 
         static = compile_file_in_stages(
             model, target, inputs=inputs, settings=dict(config or {}), seed=seed, costs=costs, profile=profile,
-            weights=weights, guards=existing_guards(target), stages=stages or Stages(),
+            weights=weights, guards=guards, stages=stages or Stages(),
             progress=progress or (lambda *_: None),
         )  # fmt: skip
         if static is not None:
@@ -343,12 +335,12 @@ def compile_file(
         time_limit=time_limit,
         split=split,
         mini_batches=mini_batches,
-        costs={} if profile else costs_for(target, costs),
+        costs={} if profile else costs_for(stood, costs),
         profile=profile,
         weights=weights_for(target, weights),
-        guards=existing_guards(target),
+        guards=guards,
         measure_gain=measure_gain,
-        stood=plan_that_stands(target),
+        stood=stood,
         cells=cells,
         progress=progress,
     )

@@ -37,7 +37,7 @@ from edbc.base.files import found_at, require_target
 from edbc.capture.code.closed import names_in
 from edbc.capture.standins.source import is_library
 from edbc.errors import InputError, ModelError, StaleError, printable
-from edbc.plan.plan import Guard, Plan
+from edbc.plan.plan import Plan
 from edbc.plan.static import StaticPlan, read_any_plan
 from edbc.run.modelfile import Config, hash_model_file, is_installed, unknown_key
 from edbc.run.session import Net, check_requirements
@@ -169,12 +169,13 @@ def _watched(options: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _in_stages(given: ModelObject, target: Path | None, stages: Stages, binding: dict[str, Any],
                options: dict[str, Any]) -> StaticNet:  # fmt: skip
     """Compile in stages, and write plan and cost table where they shall stand."""
+    from edbc.api import what_stands
     from edbc.tools.staged.choosing import compile_object_in_stages
     from edbc.tools.staged.net import MeasuredPlan, StaticNet
 
     _require_of_stages({**binding, **options})
     profile, report = options.get("profile", False), options.get("progress") or (lambda *_: None)
-    found = compile_object_in_stages(given, target, stages, profile=profile, guards=_guards_at(target),
+    found = compile_object_in_stages(given, target, stages, profile=profile, guards=what_stands(target)[0],
                                      progress=report, seed=options.get("seed", 0))  # fmt: skip
     net = StaticNet(MeasuredPlan.of(found.plan, found.table), given.model, given.sample(1, 0, {})[0])
     if target is not None:
@@ -195,21 +196,15 @@ def _require_of_stages(options: dict[str, Any]) -> None:
         )
 
 
-def _guards_at(target: Path | None) -> dict[str, Guard]:
-    """Guards survive recompiling."""
-    from edbc.api import existing_guards
-
-    return {} if target is None else existing_guards(target)
-
-
 def _compiled(given: ModelObject, target: Path | None, options: dict[str, Any]) -> Plan:
     """Compile, and write the plan where it shall stand."""
-    from edbc.api import plan_that_stands
+    from edbc.api import what_stands
     from edbc.tools.compile.compiler import compile_model
 
     if target is not None:
         require_target(target, "the plan", "name another plan", [])
-        options = {"guards": _guards_at(target), "stood": plan_that_stands(target), **options}
+        guards, stood = what_stands(target)
+        options = {"guards": guards, "stood": stood, **options}
     found = compile_model(given, **options).plan
     if target is not None:
         found.save(target)
