@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,18 @@ def model_file(name: str) -> Any:
     if str(MODELS) not in sys.path:
         sys.path.insert(0, str(MODELS))
     return importlib.import_module(name)
+
+
+def imported(path: Path, name: str, register: Callable[[str, ModuleType], object] | None = None) -> ModuleType:
+    """A file as a module of a name; `register` tells it to whoever asks for it while it is imported."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if register is not None:
+        register(name, module)
+    spec.loader.exec_module(module)
+    return module
 
 
 def captured(model: nn.Module, instances: Sequence[Any]) -> Capture:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from helpers import imported
 from torch import nn
 
 HEADER = """
@@ -63,12 +63,7 @@ def model_of(text: str, folder: Path, name: str) -> nn.Module:
     """The model of a text, which stands in a file, as code does."""
     path = folder / f"{name}.py"
     path.write_text(text)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    made: nn.Module = module.Drawn()
+    made: nn.Module = imported(path, name).Drawn()
     return made
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from helpers import imported
 from torch import Tensor
 
 import edbc
@@ -28,13 +29,7 @@ def example(name: str, needs: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
     """An example's file, imported; skips where its package is absent."""
     pytest.importorskip(needs, reason=f"docs/examples/{name}.py needs {needs}: pip install edbc[examples]")
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
+    return imported(EXAMPLES / f"{name}.py", name, partial(monkeypatch.setitem, sys.modules))
 
 
 def require_same(net: Any, model: torch.nn.Module, instances: list[Any]) -> None:

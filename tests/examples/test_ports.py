@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
+from functools import partial
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
+from helpers import imported
 
 import edbc
 
@@ -18,22 +18,12 @@ PORTS = ROOT / "docs" / "examples" / "ports"
 NAMES = sorted(path.stem for path in PORTS.glob("*.py"))
 
 
-def imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A file as a module."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, path.stem, module)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_all_ways_give_eagers_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On instances that were not compiled on; and the gradients of the net are those of eager."""
-    module = imported(PORTS / f"{name}.py", monkeypatch)
-    by_hand = imported(ROOT / "benchmarks" / "_by_hand.py", monkeypatch).BY_HAND[name]
+    register = partial(monkeypatch.setitem, sys.modules)
+    module = imported(PORTS / f"{name}.py", name, register)
+    by_hand = imported(ROOT / "benchmarks" / "_by_hand.py", "_by_hand", register).BY_HAND[name]
     torch.manual_seed(0)
     model = getattr(module, type(by_hand).__name__)(8).eval()
     net = edbc.compile(model, module.instances(6), trials=4, measure_gain=False)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
-from helpers import require_eager
+from helpers import imported, require_eager
 from torch import nn
 
 from edbc.capture.code.mark import cell as as_cell
@@ -22,18 +20,8 @@ from edbc.run.session import Net, cell_of
 BATCH, SIZE = 8, 64
 
 
-def _benchmark() -> ModuleType:
-    """benchmarks/layout.py, by its path: its folder on the module search path would hide helper modules of tests."""
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "layout.py"
-    spec = importlib.util.spec_from_file_location("benchmark_layout", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-table = _benchmark()
+# By its path: its folder on the module search path would hide helper modules of tests.
+table = imported(Path(__file__).resolve().parents[2] / "benchmarks" / "layout.py", "benchmark_layout")
 CELLS, PAPER, traced, programs = table.CELLS, table.PAPER, table.traced, table.programs
 native_moved, steps_moved = table.native_moved, table.steps_moved
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from helpers import imported
 from zoo import NAMES
 
 
 def benchmark(repository: Path, name: str) -> ModuleType:
     """A file of benchmarks/, imported."""
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", repository / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(repository / "benchmarks" / f"{name}.py", f"benchmark_{name}")
 
 
 def options(data: Path) -> argparse.Namespace:

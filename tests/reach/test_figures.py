@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers import imported
 
 
 @pytest.fixture(scope="module")
 def benchmark(repository: Path) -> ModuleType:
     """The script, imported."""
-    spec = importlib.util.spec_from_file_location("reach_benchmark", repository / "benchmarks" / "reach.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(repository / "benchmarks" / "reach.py", "reach_benchmark")
 
 
 @pytest.mark.parametrize("what", ["ranks", "ray", "batcher"])

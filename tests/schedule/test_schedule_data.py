@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from budget import budget
+from helpers import imported
 
 from edbc.base.graph import Graph
 from edbc.schedule.checker import check_schedule
@@ -24,12 +23,8 @@ Batch = Callable[[str, int, int], Graph]
 @pytest.fixture(scope="module")
 def batch(data_dir: Path, repository: Path) -> Batch:
     """Mini-batch `number` of a workload at a size, by the benchmarks' readers."""
-    spec = importlib.util.spec_from_file_location("edbc_benchmark_graphs", repository / "benchmarks" / "_graphs.py")
-    assert spec
-    assert spec.loader
-    readers: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = readers
-    spec.loader.exec_module(readers)
+    path = repository / "benchmarks" / "_graphs.py"
+    readers = imported(path, "edbc_benchmark_graphs", sys.modules.__setitem__)
     workloads = readers.workloads(data_dir)
     return lambda name, size, number: workloads[name].batch(size, number)
 

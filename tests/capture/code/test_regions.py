@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import itertools
 import re
@@ -21,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
 from gradients import require_equal_gradients
-from helpers import bound, seeded
+from helpers import bound, imported, seeded
 from torch import Tensor, nn
 
 from edbc.capture.code.closed import Closed, definition_of, methods_of
@@ -665,12 +664,7 @@ def written(text: str, folder: Path) -> nn.Module:
     """The model of a file with a method."""
     path = folder / f"regions_{next(_numbers)}.py"
     path.write_text(HEAD + text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return seeded(module.Model)
+    return seeded(imported(path, path.stem, sys.modules.__setitem__).Model)
 
 
 def outcome(function: Any, model: nn.Module, n: int) -> tuple[Any, ...]:

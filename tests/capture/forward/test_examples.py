@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import graph_of, require_parity, seeded
+from helpers import graph_of, imported, require_parity, seeded
 
 from edbc.tools.parity import Eager, Parity
 
@@ -21,12 +20,7 @@ NAMES = ("child_sum_tree_lstm", "dag_gru", "neural_module_network")
 
 def example(name: str) -> ModuleType:
     """An example's file, imported."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", DOCS / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return imported(DOCS / "examples" / f"{name}.py", f"example_{name}")
 
 
 def changed_lines(name: str) -> list[str]:
