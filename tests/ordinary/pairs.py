@@ -131,3 +131,37 @@ class MeansBySize(nn.Module):
         n = h.size(0)
         others = (h.sum(0, keepdim=True) - h) / max(n - 1, 1)
         return self.out(others.sum(0) / n + h[n - 1] / math.sqrt(n))
+
+
+@program(points)
+class PairsInOrder(nn.Module):
+    """Of every two the earlier one comes first; both halves beside."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.up, self.pair, self.out = nn.Linear(3, size), nn.Linear(2 * size, size), nn.Linear(3 * size, 4)
+
+    def forward(self, x):
+        h = torch.tanh(self.up(x))
+        n = len(h)
+        i, j = torch.triu_indices(n, n, offset=1)
+        both = torch.relu(self.pair(torch.cat([h[i], h[j]], dim=-1))).sum(0)
+        return self.out(torch.cat([both, h[: n // 2].sum(0), h[n // 2 :].amax(0)]))
+
+
+@program(adjacent)
+class AttentionOfRepeatedRows(nn.Module):
+    """Every two rows side by side by `repeat`, as graph attention was first written in torch."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.up, self.score = nn.Linear(FEATURES, size, bias=False), nn.Linear(2 * size, 1, bias=False)
+
+    def forward(self, item):
+        x, near = item
+        h = self.up(x)
+        n = h.size(0)
+        both = torch.cat([h.repeat(1, n).view(n * n, -1), h.repeat(n, 1)], dim=1).view(n, -1, 2 * h.size(1))
+        scores = F.leaky_relu(self.score(both).squeeze(2), 0.2)
+        scores = torch.where(near.squeeze(-1) > 0, scores, -9e15 * torch.ones_like(scores))
+        return F.elu(torch.softmax(scores, dim=1) @ h)

@@ -39,7 +39,7 @@ import operator
 import sys
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -49,8 +49,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
-from edbc.capture.ragged.symbols import Index, Listed, Mask, Range, Size, amount
+from edbc.capture.ragged.masks import of_sizes
+from edbc.capture.ragged.symbols import Amount, Index, Listed, Mask, Range, Size, amount
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.draws import made_of_sizes
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.special import CONSTRUCTORS, constructed
@@ -368,7 +370,7 @@ def _length(item: Any) -> Any:
     kind = type(item)
     if kind is Listed:
         item, kind = item.as_index, Index
-    return item.shape[0] if (kind is Ragged or issubclass(kind, Index)) and item.rec.symbolic else len(item)
+    return item.shape[0] if (kind is Ragged or issubclass(kind, Index | Worked)) and item.rec.symbolic else len(item)
 
 
 def _range(*args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **rest: Any) -> Any:
@@ -382,7 +384,16 @@ def _range(*args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **r
         and (device is None or torch.device(device).type == "cpu")
     ):
         return Range(count)
+    if any(type(arg) in (Size, Amount) for arg in args) and (device is None or torch.device(device).type == "cpu"):
+        return _made_of_sizes(torch.arange, *args, dtype=dtype, **rest)
     return torch.arange(*args, dtype=dtype, device=device, **rest)
+
+
+def _made_of_sizes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function of numbers gives, worked out where some are sizes."""
+    of = next((x.rec for x in (*args, *kwargs.values()) if type(x) in (Size, Amount) and x.rec.symbolic), None)
+    found = None if of is None else of_sizes(of, function, args, kwargs)
+    return function(*args, **kwargs) if found is None else found
 
 
 @cache
@@ -535,7 +546,9 @@ _INSTEAD: dict[int, Any] = {id(found): called for found, called in (
     *((f, _of_maker(f)) for f in (*MAKERS, *LIKE)), *((f, _of_drawing(f)) for f in (torch.rand, torch.randn)),
     *((f, _of_constructor(f)) for f in CONSTRUCTORS),
 )}  # fmt: skip
-_OF_SYMBOLS = {id(len): _length, id(torch.arange): _range, id(pack_padded_sequence): _packed,
+_OF_SYMBOLS = {**{id(function): partial(_made_of_sizes, function)
+                  for function in (torch.triu_indices, torch.tril_indices, torch.linspace)},
+               id(len): _length, id(torch.arange): _range, id(pack_padded_sequence): _packed,
                id(pad_packed_sequence): _unpacked, id(math.sqrt): amount(math.sqrt),
                id(math.log): amount(math.log)}  # fmt: skip
 """What is called instead, by identity; the second where some sizes are symbols."""

@@ -47,6 +47,7 @@ from edbc.capture.ragged.rows import version_of
 from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged, changed_rows
 from edbc.capture.ragged.whole.runs import Pairs
+from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.calls import recorded_call
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, changed_alone, is_alone, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
@@ -941,7 +942,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
 
     def call(self: Any, indices: Any) -> Any:
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
-        if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index | Mask):
+        if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index | Mask | Worked):
             return embedded(recorder, table, indices)
         if type(indices) is torch.Tensor and indices.ndim == 2 and 1 in indices.shape and not recorder.in_cell:
             at = indices.shape.index(1)

@@ -52,6 +52,7 @@ from edbc.capture.ragged.program import (
 from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Mask, Size, along_of, asked, untold, vectors_of
 from edbc.capture.ragged.value import All, Drawn, NotRagged, Ragged
+from edbc.capture.ragged.whole.recipes import Recipe, WorkedOut, worked_out
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.made import Made
@@ -178,7 +179,7 @@ class First(NamedTuple):
         return size_of(self.num, sizes)
 
 
-Extra = Literal | Remade | ByIndices | First | All | Drawn
+Extra = Literal | Remade | ByIndices | First | All | Drawn | WorkedOut
 
 
 class Rows(NamedTuple):
@@ -276,6 +277,7 @@ class KeptCall(NamedTuple):
     def flat(self, rec: Recorder, given: Given) -> list[int] | None:
         """The arguments of the program; None where they do not fit."""
         flat, draws = given.triples(), len(rec.draws)
+        given = given._replace(indices=[*given.indices])  # behind which those come that are worked out
         with suppress(CannotKeep):
             for extra in self.extras:
                 flat += extra.triple(rec, given, flat[2::3])
@@ -649,6 +651,10 @@ class _Keeping:
             else:
                 self.values[first] = -1 - k
         self.extras: list[Extra] = []
+        self.held = [*given.indices]
+        """Indices that it is given, and that are worked out."""
+        self.numbers = {register: k for k, register in enumerate(self.indices.values())}
+        """By register, which of these it is."""
         self.equal: set[tuple[Count, Count]] = set()
         self.below: set[tuple[int, Count, int]] = set()
         self.within: set[tuple[Count, int, int]] = set()
@@ -701,6 +707,7 @@ class _Keeping:
         counts = [*self.draft.counts, *form.count_of, *[c for pair in told[0] for c in pair]]
         counts += [count for _, count, _ in told[1]] + [count for count, *_ in told[2]]
         counts += [extra.num for extra in self.extras if isinstance(extra, First | Drawn)]
+        counts += [count for extra in self.extras if isinstance(extra, WorkedOut) for count in extra.counts]
         of_indices = [number for number, *_ in (*told[1], *told[3])]
         of_indices += [extra.number for extra in self.extras if isinstance(extra, ByIndices)]
         first = len(self.given.rows) + len(self.given.values)
@@ -772,16 +779,19 @@ class _Keeping:
 
     def bound(self, register: int, count: Count, negative: int) -> None:
         """Indices that must be below a size; those that code has made are, for the sizes that it is kept for."""
-        number = -1 - register - len(self.given.rows) - len(self.given.values)
-        if register < 0 and number < len(self.given.indices):
-            self.below.add((number, count, negative))
+        if register in self.numbers:
+            self.below.add((self.numbers[register], count, negative))
 
     def argument(self, first: int, step: int, count: int, before: Sequence[int] = ()) -> int:
         """The register of a run's argument, behind those `before` it."""
         if step == INDICES:
             known = self.indices.get(first)
             if known is None:
-                numbers = self.rec.literals.get(first)
+                numbers, recipe = self.rec.literals.get(first), self.rec.recipes.get(first)
+                if recipe is not None:
+                    known = self.indices[first] = self.worked_out(recipe)
+                    self.numbers[known] = len(self.held) - 1
+                    return known
                 if numbers is None or not self.has_own:
                     raise CannotKeep
                 known = self.indices[first] = self.extra(Literal(numbers))
@@ -806,11 +816,13 @@ class _Keeping:
         self.num_draws += count
         return drawn._replace(num=count_of(drawn.num, [self.draft.count_of(register) for register in before]))
 
-    def looked_up(self, first: int, count: int) -> ByIndices | First | All:
+    def looked_up(self, first: int, count: int) -> ByIndices | First | All | WorkedOut:
         """So many rows of a parameter, or of integers, from a ref on."""
         table, numbers = self.rec.lookups.get(first, (None, None))
         if isinstance(table, All) and count == table.num:
             return table
+        if isinstance(table, Recipe):
+            return worked_out(table, self.counts_of(table))
         if table is None or isinstance(table, All) or numbers is None:
             raise CannotKeep
         if isinstance(numbers, Size):
@@ -819,10 +831,27 @@ class _Keeping:
             if numbers.like[1] < 0 and numbers.like[2] > 1:  # other rows, which no run may have had yet
                 self.argument(*numbers.like)
             return First(table, self.draft.count_of(self.sized(numbers.like)))
+        if numbers.offset in self.rec.recipes:
+            self.argument(*numbers.triple)
         number = self.indices.get(numbers.offset)
         if number is None or numbers.size != count:
             raise CannotKeep
-        return ByIndices(table, -1 - number - len(self.given.rows) - len(self.given.values))
+        return ByIndices(table, self.numbers[number])
+
+    def worked_out(self, recipe: Recipe) -> int:
+        """The register of indices that follow from sizes."""
+        found = worked_out(recipe, self.counts_of(recipe))
+        tensor, size, lowest, highest = found.alone(self.sizes)
+        assert tensor is not None
+        self.held.append(Numbers(-1, size, lowest, highest, tensor.numpy()))
+        return self.extra(found)
+
+    def counts_of(self, recipe: Recipe) -> list[Count]:
+        """The sizes that a recipe is of."""
+        for like in recipe.likes:
+            if like[1] < 0 and like[2] > 1:  # other rows, which no run may have had yet
+                self.argument(*like)
+        return [self.draft.count_of(self.sized(like)) for like in recipe.likes]
 
     def single(self, ref: int) -> int:
         """The register of a value."""
@@ -853,9 +882,12 @@ class _Keeping:
 
     def extra(self, item: Extra) -> int:
         self.extras.append(item)
-        size = item.size(self.given.indices, self.sizes)
+        size = item.size(self.held, self.sizes)
         self.sizes.append(size)
-        self.more.append(size + 7 if isinstance(item, ByIndices | First) else size)
+        with suppress(CannotKeep):
+            self.more.append(item.size(self.held, self.more) if isinstance(item, WorkedOut) else size)
+        if isinstance(item, ByIndices | First) or len(self.more) < len(self.sizes):
+            self.more[len(self.sizes) - 1 :] = [size + 7]
         return self.draft.argument()
 
     def placed(self, item: Any) -> Any:

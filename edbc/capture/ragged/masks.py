@@ -7,7 +7,8 @@ Definitions.
 
 (1) A function of masks, sizes and numbers is *told* where it gives a mask at two choices of lengths, of the same
     numbers, whose dimensions are the same symbols. So no function need be known by its name. An integer that is a
-    symbol at both is that: the lengths of a batch of one are a mask too.
+    symbol at both is that: the lengths of a batch of one are a mask too. Any other tensor that it gives is worked out
+    for the sizes of each instance (`whole.worked`).
 (2) A mask that changes nothing leaves another tensor as it is: filling nowhere, adding 0, multiplying by 1.
 (3) Any other function takes a mask as what it is: equal rows where it has one symbol, a triangle in an expression of
     runs (`ragged.whole`) where it has two.
@@ -24,13 +25,16 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep, Triple
 from edbc.capture.ragged.rows import rows_described
-from edbc.capture.ragged.symbols import Line, Mask, Range, Size
-from edbc.capture.ragged.whole.runs import LENGTHS, Leaves, Pairs, identity, of_triangle, triangle_of
-from edbc.capture.semantics import sequences
+from edbc.capture.ragged.symbols import Amount, Line, Mask, Range, Shape, Size, mask_of
+from edbc.capture.ragged.whole.function import Apply, evaluated, pick, renumbered
+from edbc.capture.ragged.whole.runs import LENGTHS, MARKS, Leaves, Pairs, of_triangle, triangle_of
+from edbc.capture.ragged.whole.worked import Worked
+from edbc.capture.record.table import Hole
+from edbc.capture.semantics import rules, sequences
 from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
-from edbc.capture.standins.nests import mapped
+from edbc.capture.standins.nests import inside, mapped
 from edbc.capture.standins.standin import Symbol
 
 if TYPE_CHECKING:
@@ -56,11 +60,7 @@ def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tupl
         alone = sequences.selected(rec, args[0], args[1], args[2].tensor_of({}))
         if alone is not NotImplemented:
             return alone
-    others = [x for x in flat(args, kwargs) if isinstance(x, Symbol | torch.Tensor) and not _is_told(x)]
-    if not any(isinstance(x, Symbol) for x in others):
-        found = _told(rec, func, args, kwargs)
-        if found is not None:
-            return found
+    others = [x for x in flat(args, kwargs) if isinstance(x, Symbol | torch.Tensor) and not is_told(x)]
     if others and not any(isinstance(x, Symbol) for x in others):  # tensors that are as long as this instance
         rec.asked_size = True
         return func(*mapped(_as_long_as_now, args), **mapped(_as_long_as_now, kwargs))
@@ -74,49 +74,83 @@ def call_of_masks(rec: Recorder, func: Callable[..., Any], name: str, args: tupl
     return rec.function(func, mapped(as_it_is, args), mapped(as_it_is, kwargs))
 
 
+def call_of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Definition (1): a torch function of what sizes tell, and no other stand-ins; None of others."""
+    items = flat(args, kwargs)
+    if not any(map(is_told, items)) or any(isinstance(x, Symbol) and not is_told(x) for x in items):
+        return None
+    name = rules.name_of(func)
+    if rules.changes_in_place(func, name, kwargs) or rules.looks_at_values(func, name) or name in _ELSEWHERE:
+        return None
+    return of_sizes(rec, func, args, kwargs)
+
+
+_ELSEWHERE = frozenset("_pack_padded_sequence size numel dim requires_grad is_contiguous embedding".split())
+"""Functions that are no functions of their arguments' numbers, or ask more of them."""
+
+
 def made_of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`torch.ones(n, n)` and its like of several symbols, `torch.ones(1, n)` where these are no rows, and
     `torch.eye(n)`; None for others."""
     sizes = args[0] if args and isinstance(args[0], tuple | list) else args
     places = [place for place, size in enumerate(sizes) if type(size) is Size]
-    if func is torch.eye and len(sizes) == len(places) == 1 and rec.flows and kwargs.keys() <= {"dtype", "device"}:
-        return identity(rec, sizes[0], kwargs.get("dtype") or torch.get_default_dtype())
+    if func is torch.eye:
+        return of_sizes(rec, func, args, kwargs) if len(sizes) == len(places) == 1 and rec.flows else None
     if func is torch.ones and len(places) == 1 and rec.flows:
         shape = [size.value if type(size) is Size else size for size in sizes]
         dtype = kwargs.get("dtype") or torch.get_default_dtype()
         is_mask = places[0] > 0 and rec.place_of_rows(torch.Size(shape), dtype) != places[0]
     else:
         is_mask = len(places) > 1
-    return _told(rec, func, args, kwargs) if is_mask else None
+    return of_sizes(rec, func, args, kwargs) if is_mask else None
 
 
-def _told(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Definition (1), or an answer that is the same at both (`torch.is_floating_point`); None for anything else."""
-    likes = dict.fromkeys(_symbols((*args, *kwargs.values())))
-    if len(likes) > len(LENGTHS[0]):
+    likes = tuple(dict.fromkeys(_symbols((*args, *kwargs.values()))))
+    if len(likes) > MARKS:
         return None
-    sizes = {like: Size(rec, value, like) for like, value in likes}
+    sizes = [Size(rec, value, like) for like, value in likes]
+    expression = partial(_expression, {like: number for number, (like, _) in enumerate(likes)})
+    root = Apply(func, rules.name_of(func), expression(args), expression(kwargs))
     made = []
-    for lengths in LENGTHS:
-        given = partial(_given, dict(zip(sizes, lengths, strict=False)))
+    for lengths in (*LENGTHS, [size.value for size in sizes]):
         with Dispatched() as dispatched:
             try:
-                made.append(func(*mapped(given, args), **mapped(given, kwargs)))
+                made.append(evaluated(root, lengths))
             except Exception:  # whatever it is, the call itself will say so
                 return None
-        if dispatched.draws:
+        if dispatched.draws or dispatched.is_foreign:
             return None
-    by_lengths = dict(zip(zip(*LENGTHS, strict=True), sizes.values(), strict=False))
-    return _of_both(rec, by_lengths, *made)
+    by_lengths = dict(zip(zip(*LENGTHS, strict=True), sizes, strict=False))
+    return _of_all(rec, root, likes, by_lengths, made)
+
+
+def _of_all(rec: Recorder, root: Apply, likes: Any, by_lengths: dict[tuple[int, int], Size], made: list[Any]) -> Any:
+    """What an expression gives that gives this at two choices of lengths and now; None where it is no tensor."""
+    if all(isinstance(x, tuple) and not isinstance(x, torch.Size) and len(x) == len(made[0]) for x in made):
+        parts = [_of_all(rec, Apply(pick, "pick", (root, k), {}), likes, by_lengths, [x[k] for x in made])
+                 for k in range(len(made[0]))]  # fmt: skip
+        return None if any(part is None for part in parts) else tuple(parts)
+    found = _of_both(rec, by_lengths, *made[:2])
+    if found is not None or not likes or not all(type(x) is torch.Tensor and x.numel() for x in made[:2]):
+        return found
+    one, other, now = made
+    if type(now) is not torch.Tensor or one.dtype is not other.dtype or not one.ndim == other.ndim == now.ndim:
+        return None
+    products = {(a[0] * b[0], a[1] * b[1]): (by_lengths[a], by_lengths[b]) for a in by_lengths for b in by_lengths}
+    dims = [a if a == b else by_lengths.get((a, b)) or products.get((a, b))
+            for a, b in zip(one.shape, other.shape, strict=True)]  # fmt: skip
+    for place, (size, real) in enumerate(zip(dims, now.shape, strict=True)):
+        told = math.prod(of.value for of in size) if type(size) is tuple else size.value if type(size) is Size else size
+        dims[place] = size if told == real else None
+    return Worked(rec, root, likes, dims, now) if now.layout is torch.strided else None
 
 
 def _of_both(rec: Recorder, by_lengths: dict[tuple[int, int], Size], one: Any, other: Any) -> Any:
-    """What a function gives that gives this at one choice of lengths, that at another; None where it is not told."""
+    """What a function gives that gives this at one choice of lengths, that at another; None where it is no mask."""
     if type(one) is type(other) is bool and one is other:
         return one
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        parts = [_of_both(rec, by_lengths, a, b) for a, b in zip(one, other, strict=True)]
-        return None if any(part is None for part in parts) else tuple(parts)
     if not all(type(x) is torch.Tensor and x.numel() for x in (one, other)) or one.dtype is not other.dtype:
         return None
     told, others = _numbers(one), _numbers(other)
@@ -134,9 +168,10 @@ def _of_both(rec: Recorder, by_lengths: dict[tuple[int, int], Size], one: Any, o
     return told[1] if is_size else Mask(rec, dims, told, one.dtype)
 
 
-def _is_told(item: Any) -> bool:
-    """Whether sizes tell all numbers of a stand-in: of a mask, and of 0, 1, ... as a vector and as a line."""
-    return type(item) in (Mask, Range) or (type(item) is Line and type(item.index) is Range)
+def is_told(item: Any) -> bool:
+    """Whether sizes tell all numbers of a stand-in: of a mask, of 0, 1, ... as a vector and as a line, and of what is
+    worked out of these."""
+    return type(item) in (Mask, Range, Worked) or (type(item) is Line and type(item.index) is Range)
 
 
 def _symbols(items: Iterable[Any]) -> Iterable[tuple[Triple, int]]:
@@ -145,21 +180,40 @@ def _symbols(items: Iterable[Any]) -> Iterable[tuple[Triple, int]]:
             yield item.like, item.value
         elif type(item) is Mask:
             yield from _symbols((*item.dims, item.told[1]))
-        elif type(item) in (list, tuple):
+        elif type(item) is Worked:
+            yield from item.likes
+        elif type(item) is Amount:
+            yield from _symbols(item.operands)
+        elif type(item) is slice:
+            yield from _symbols((item.start, item.stop, item.step))
+        elif type(item) in (list, tuple, Shape):
             yield from _symbols(item)
-        elif _is_told(item):
+        elif is_told(item):
             yield from _symbols(item.shape)
 
 
-def _given(lengths: dict[Triple, int], item: Any) -> Any:
-    if type(item) is Mask:
-        return item.tensor_of(lengths)
-    if _is_told(item):
-        return torch.arange(lengths[item.shape[-1].like]).view([1] * (item.ndim - 1) + [-1])
-    return lengths[item.like] if type(item) is Size else item
+def _expression(numbers: dict[Triple, int], item: Any) -> Any:
+    """An argument as an expression of lengths, by the numbers of registers."""
+    expression, kind = partial(_expression, numbers), type(item)
+    if kind is Size:
+        return Hole(numbers[item.like])
+    if kind is Amount:
+        return Apply(item.call, "amount", expression(item.operands), {})
+    if kind is slice:
+        return Apply(slice, "slice", expression((item.start, item.stop, item.step)), {})
+    if kind is Mask:
+        return Apply(mask_of, "mask", expression((item.dims, item.told, item.dtype)), {})
+    if kind is Worked:
+        return renumbered(item.root, [numbers[like] for like, _ in item.likes])
+    if is_told(item):
+        places = Apply(torch.arange, "arange", (expression(item.shape[-1]),), {})
+        return Apply(torch.reshape, "reshape", (places, (1,) * (item.ndim - 1) + (-1,)), {})
+    return inside(expression, item)
 
 
 def _as_long_as_now(item: Any) -> Any:
+    if type(item) is Worked:
+        return item.asked()
     if type(item) is not Mask:
         return item
     return item.tensor_of(dict(_symbols([item])))
@@ -202,7 +256,7 @@ def _is_as_large(other: Any, mask: Mask) -> bool:
 def _added(rec: Recorder, mask: Any) -> Any:
     """A mask of `multi_head_attention_forward` as what is added to scores; None where that is nothing."""
     if type(mask) is Mask and mask.dtype is torch.bool:
-        mask = _told(rec, _lowest, (mask,), {}) or mask
+        mask = of_sizes(rec, _lowest, (mask,), {}) or mask
     return None if type(mask) is Mask and mask.number == 0 else mask
 
 
@@ -212,6 +266,8 @@ def _lowest(mask: torch.Tensor) -> torch.Tensor:
 
 def _as_it_is(rec: Recorder, item: Any) -> Any:
     """Definition (3)."""
+    if type(item) is Worked:
+        return item.value()
     if type(item) is not Mask:
         return item
     symbols = [place for place, size in enumerate(item.dims) if type(size) is Size]

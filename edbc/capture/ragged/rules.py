@@ -33,6 +33,7 @@ from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.pairs import call_of_cells
 from edbc.capture.ragged.whole.runs import Pairs, run_call
+from edbc.capture.ragged.whole.worked import Worked, by_worked
 from edbc.capture.record.functionalise import refuse_statistics
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
@@ -327,7 +328,11 @@ _PASS_ON = rules.CASTS | rules.DROPOUTS
 def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
     if rec.symbolic and args and isinstance(args[0], Index) and rules.name_of(func) in rules.FILLS:
         args = Mask(rec, args[0]._shape(), (0, 0, 0), args[0].dtype), *args[1:]  # told by its sizes
-    if rec.symbolic and Mask in map(type, flat(args, kwargs)):
+    if rec.symbolic and Worked in map(type, flat(args, kwargs)):
+        found = by_worked(rec, func, args, kwargs)
+        if found is not NotImplemented:
+            return found
+    if rec.symbolic and not {Mask, Worked}.isdisjoint(map(type, flat(args, kwargs))):
         name = name or rules.name_of(func)
         result = call_of_masks(rec, func, name, args, kwargs)
         return result if rules.changes_in_place(func, name, kwargs) else _named_anew(result, name, args, kwargs)

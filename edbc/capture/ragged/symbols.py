@@ -230,7 +230,7 @@ for _name in METHODS:
     for _kind in _AMOUNTS:
         setattr(_kind, f"__{_name}__", _negated if _name == "neg" else _asking(f"__{_name}__"))
 for _name, _call in (("add", operator.add), ("sub", operator.sub), ("mul", operator.mul), ("truediv", operator.truediv),
-                     ("pow", operator.pow)):  # fmt: skip
+                     ("pow", operator.pow), ("floordiv", operator.floordiv), ("mod", operator.mod)):  # fmt: skip
     for _kind in _AMOUNTS:
         setattr(_kind, f"__{_name}__", _deriving(f"__{_name}__", _call, False))
         setattr(_kind, f"__r{_name}__", _deriving(f"__r{_name}__", _call, True))
@@ -539,18 +539,27 @@ class Range(Index):
         return self.rec.rows_of_places(self.count)
 
     def unsqueeze(self, dim: int) -> Any:
-        """As a line, or as rows of integers."""
-        return Line(self) if dim in (0, -2) else self.integers().unsqueeze(dim)
+        """As a line, or worked out."""
+        return Line(self) if dim in (0, -2) else self.rec.function(torch.unsqueeze, (self, dim), {})
 
     def __getitem__(self, index: Any) -> Any:
-        wanted = index if type(index) is tuple else (index,)
-        if _is_line(wanted):
-            return Line(self)
-        if wanted[1:] != (None,) or wanted[0] != slice(None):
-            raise CannotKeep
-        return self.unsqueeze(1)
+        is_line = _is_line(index if type(index) is tuple else (index,))
+        return Line(self) if is_line else self.rec.function(torch.Tensor.__getitem__, (self, index), {})
 
-    __iter__ = view = reshape = t = unbind = vector = _compared = untold
+    def _compared(self, number: Any, compare: Callable[[Any, Any], Any]) -> Any:
+        function = torch.eq if compare is operator.eq else torch.ne
+        return self.rec.function(function, (self, number), {})
+
+    def view(self, *shape: Any) -> Any:
+        """In another shape."""
+        return self.rec.function(torch.reshape, (self, _sizes_of(shape)), {})
+
+    def to(self, *args: Any, **options: Any) -> Any:
+        """As another dtype."""
+        return self.rec.function(torch.Tensor.to, (self, *args), options)
+
+    reshape = view
+    __iter__ = t = unbind = vector = untold
 
 
 class Line(_Matrix):
@@ -696,11 +705,17 @@ class Mask(Lazy):
         if any(type(d) is Size and d.like not in lengths for d in (*self.dims, number)):
             raise CannotKeep
         sizes = [lengths[d.like] if type(d) is Size else d for d in self.dims]
-        if number is not None:
-            return torch.full(sizes, lengths[number.like] if type(number) is Size else number, dtype=self.dtype_)
-        diagonal, inside, outside = self.told
-        below = torch.ones(sizes[-2:], dtype=torch.bool).tril(diagonal)
-        return torch.where(below, inside, outside).to(self.dtype_).view(sizes)
+        told = (0, lengths[number.like], lengths[number.like]) if type(number) is Size else self.told
+        return mask_of(sizes, told, self.dtype_)
+
+
+def mask_of(sizes: Sequence[int], told: tuple[int, Any, Any], dtype: torch.dtype) -> torch.Tensor:
+    """The tensor of a mask that is `told` so."""
+    diagonal, inside, outside = told
+    if inside == outside:
+        return torch.full(sizes, inside, dtype=dtype)
+    below = torch.ones(sizes[-2:], dtype=torch.bool).tril(diagonal)
+    return torch.where(below, inside, outside).to(dtype).view(sizes)
 
 
 class Listed:

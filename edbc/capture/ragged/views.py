@@ -357,6 +357,8 @@ def tiled(call: Call) -> Any:
     if type(ragged) is not Ragged or len(sizes) != ragged.ndim:
         return NotImplemented
     rest, times = (*sizes[: ragged.at], *sizes[ragged.at + 1 :]), sizes[ragged.at]
+    if ragged.ndim == 2 and type(times) is int and times == 1 and type(rest[0]) is Size and not ragged.at:
+        return pairs.SideBySide(ragged, rest[0])
     if not all(type(s) is int for s in rest) or type(times) not in (int, Size):
         return NotImplemented
     whole = ragged.tiled(times.like, False) if type(times) is Size else _behind_each_other([ragged] * times)

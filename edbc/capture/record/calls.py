@@ -40,6 +40,7 @@ from edbc.capture.ragged.rules import adopted_all, has_ragged
 from edbc.capture.ragged.symbols import Amount, Index, Mask, Size
 from edbc.capture.ragged.value import each_row
 from edbc.capture.ragged.whole.runs import Pairs
+from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.semantics.sequences import is_packed, on_rows
@@ -340,7 +341,7 @@ def _is_taken(name: str) -> bool:
     return name in _NAMES or not name.isidentifier() or iskeyword(name) or bool(_NUMBERED.fullmatch(name))
 
 
-_OF_SIZES = (Amount, Index, Mask, Pairs, Size)
+_OF_SIZES = (Amount, Index, Mask, Pairs, Size, Worked)
 """What no call of a cell has as its argument."""
 
 

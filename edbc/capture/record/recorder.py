@@ -33,7 +33,7 @@ from edbc.capture.code.automatic import MOST_TYPES, NotACell, SharesMemory
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
-from edbc.capture.ragged.masks import made_of_sizes
+from edbc.capture.ragged.masks import call_of_sizes, made_of_sizes
 from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
 from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_at, rows_described, version_of
 from edbc.capture.ragged.rules import ragged_call
@@ -41,6 +41,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import All, Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
 from edbc.capture.ragged.whole.amounts import told
+from edbc.capture.ragged.whole.recipes import Recipe
 from edbc.capture.ragged.whole.runs import Pairs, cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
@@ -226,7 +227,7 @@ class Recorder:
         "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
         "num_amounts", "num_runs", "num_stacked", "numbers", "overlaps", "parts", "plain", "positions", "ragged",
         "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once",
-        "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
+        "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
         "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "stacked",
         "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "tracer",
         "unread", "wholes", "within", "zeros",
@@ -546,12 +547,14 @@ class Recorder:
         """What every mini-batch has anew, by refs, where classes are ragged."""
         self.literals: dict[int, np.ndarray] = {}
         """Indices that no tensor of the instance's holds, by offset."""
+        self.recipes: dict[int, Recipe] = {}
+        """And those that follow from sizes."""
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
         self.shown_wholes: set[int] = set()
         """Of this mini-batch, values that show the memory of rows in another shape."""
         self.cuts: dict[int, Ragged] = {}
         """By their first ref, rows of integers that are some of others: these."""
-        self.lookups: dict[int, tuple[Shared | Below | All, Numbers | Size | None]] = {}
+        self.lookups: dict[int, tuple[Shared | Below | All | Recipe, Numbers | Size | None]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by; None for all rows."""
         self.drawn: dict[int, Drawn] = {}
         """Rows of random numbers by the ref of the first, by the arguments of the run that they are an argument of."""
@@ -826,10 +829,11 @@ class Recorder:
         return found
 
     def rows_of_table(self, table: Shared, indices: Sequence[int], checked: bool = False) -> Ragged | None:
-        """Rows of a parameter, where their class is ragged; indices that are `checked` are of rows from 0 on."""
+        """Rows of a parameter, where their class is ragged; indices that are `checked` are of rows from 0 on, and of
+        another number in other instances."""
         row_shape, dtype = table.shape[1:], table.dtype
         self.note_size(len(indices), row_shape, dtype)
-        if not self.ragged or not self.is_ragged(table.tensor) or not table.shape[0]:
+        if not self.ragged or not (checked or self.is_ragged(table.tensor)) or not table.shape[0]:
             return None
         if checked and table.rows:  # it has been looked at
             self.external_index += indices
@@ -1403,6 +1407,9 @@ class Recorder:
         if self.shows is not None and len(args) == 2:
             args = self.shows.operands(func, *args)
         if self.symbolic:
+            result = call_of_sizes(self, func, args, kwargs)
+            if result is not None:
+                return result
             args, kwargs = told(self, func, args, kwargs)
         if self.ragged:
             result = ragged_call(self, func, args, kwargs, name)

@@ -12,6 +12,7 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
 from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged
+from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.functionalise import refuse_statistics
@@ -251,7 +252,7 @@ def _common_dtype(data: Any) -> torch.dtype:
     return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
 
 
-def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask) -> Any:
+def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask | Worked) -> Any:
     """Rows of a table: copies of them, nobody else's. Raises IndexError for a negative number, which counts from the
     end when a tensor is indexed, and is no row of an embedding."""
     if type(indices) is torch.Tensor and indices.numel() and (least := int(indices.min())) < 0:
@@ -262,7 +263,7 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask)
         look_up = look_up_of(table.ref)
         if look_up is None or not look_up.sparse:
             return rec.function(every_row, (table, look_up and look_up.padding_index), {})
-    if isinstance(indices, Index | Mask):
+    if isinstance(indices, Index | Mask | Worked):
         rows = indices.rows_of(table)
     else:
         rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)

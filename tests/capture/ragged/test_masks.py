@@ -14,7 +14,7 @@ from torch import nn
 import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.ragged.kept import KeptCall
-from edbc.capture.ragged.masks import call_of_masks, made_of_sizes
+from edbc.capture.ragged.masks import call_of_masks, call_of_sizes, made_of_sizes
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Mask, Size
 from edbc.capture.record.table import TypeTable
@@ -220,14 +220,12 @@ def test_functions_of_masks_are_told_by_sizes() -> None:
     rec, there, before = masks()
     made = made_of_sizes(rec, torch.ones, (before.dims[0], before.dims[1]), {})
     assert (made.told, made.dtype) == ((0, 1.0, 1.0), torch.float32)
-    lower = call_of_masks(rec, torch.tril, "tril", (made,), {})
+    lower = call_of_sizes(rec, torch.tril, (made,), {})
     assert lower.told == (0, 1.0, 0.0)
-    both = call_of_masks(
-        rec, torch.bitwise_and, "and", (there, call_of_masks(rec, torch.Tensor.bool, "bool", (lower,), {})), {}
-    )
+    both = call_of_sizes(rec, torch.bitwise_and, (there, call_of_sizes(rec, torch.Tensor.bool, (lower,), {})), {})
     assert both.told == (0, True, False)
     assert [getattr(d, "value", d) for d in both.dims] == [1, 1, 4, 4]
-    none = call_of_masks(rec, torch.eq, "eq", (both, 0), {})
+    none = call_of_sizes(rec, torch.eq, (both, 0), {})
     assert none.told == (0, False, True)
     assert none.number is None
 
@@ -236,11 +234,11 @@ def test_a_mask_that_changes_nothing_leaves_the_other() -> None:
     """Filling nowhere, adding nothing, multiplying by one; not what the mask would make larger."""
     rec, _, _ = masks()
     x, there = rec.constant(torch.randn(1, 2, 4, 4)), Mask(rec, (1, 1, 1, 4), (0, True, True), torch.bool)
-    nowhere = call_of_masks(rec, torch.logical_not, "logical_not", (there,), {})
+    nowhere = call_of_sizes(rec, torch.logical_not, (there,), {})
     assert call_of_masks(rec, torch.masked_fill, "masked_fill", (x, nowhere, -1e9), {}) is x
-    ones = call_of_masks(rec, torch.Tensor.float, "float", (there,), {})
+    ones = call_of_sizes(rec, torch.Tensor.float, (there,), {})
     assert call_of_masks(rec, torch.mul, "mul", (x, ones), {}) is x
-    assert call_of_masks(rec, torch.sub, "sub", (x, call_of_masks(rec, torch.sub, "sub", (1.0, ones), {})), {}) is x
+    assert call_of_masks(rec, torch.sub, "sub", (x, call_of_sizes(rec, torch.sub, (1.0, ones), {})), {}) is x
     small = rec.constant(torch.randn(1, 2, 4, 1))
     assert tuple(call_of_masks(rec, torch.mul, "mul", (small, ones), {}).shape) == (1, 2, 4, 4)
 

@@ -48,6 +48,10 @@ KEPT = {
     "two lengths": "x = torch.cat([h[:, None].expand(n, m, -1), g[None].expand(n, m, -1)], -1)\n"
     "        return torch.relu(self.pair(x)).amax(1).sum(0)",
     "repeated": "return self.pair(torch.cat([h.repeat(n, 1), h.repeat_interleave(n, 0)], -1)).tanh().sum(0)",
+    "repeated side by side": "x = torch.cat([h.repeat(1, n).view(n * n, -1), h.repeat(n, 1)], dim=1)\n"
+    "        x = x.view(n, -1, 2 * {hidden})\n"
+    "        e = self.one(torch.relu(self.pair(x))).squeeze(2)\n"
+    "        return (torch.where(mask, e, -9e15 * torch.ones_like(e)).softmax(1) @ h).sum(0)",
     "repeated scores": "e = self.one(torch.tanh(h.repeat(n, 1) + h.repeat_interleave(n, dim=0))).view(n, n)\n"
     "        return (e.softmax(1) @ h).sum(0)",
     "scores of heads": "e = self.few(torch.tanh(h.repeat(n, 1) - h.repeat_interleave(n, dim=0))).view(n, -1, 6)\n"
@@ -174,6 +178,7 @@ def test_polynomials_of_lengths_of_which_one_is_a_product() -> None:
 
 
 CHANGED = [
+    "x = h.repeat(1, n)\n        return x.sum(), x[:, 3], x.view(-1).sum(), x.view(n, -1).amax(1)",
     "x = self.up(h[None] * h[:, None])\n        x.view(n * n, -1).relu_()\n        return x.sum((0, 1))",
     "x = self.up(h[None] * h[:, None])\n        y = x.view(n * n, -1)\n        x.mul_(2)\n        return y.sum(0)",
     "x = self.up(h[None] * h[:, None])\n        y = x.view(n, n, 2, -1)\n        y += 1\n        return x.sum((0, 1))",

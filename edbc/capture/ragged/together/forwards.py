@@ -62,6 +62,7 @@ from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, 
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Drawn, Ragged
 from edbc.capture.ragged.whole.function import CHUNK, packed
+from edbc.capture.ragged.whole.recipes import WorkedOut
 from edbc.capture.ragged.whole.runs import pairs_of, pairs_of_cells, size_of_rows
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.shown import Shown
@@ -509,14 +510,20 @@ class _Brought:
         """Definition (2): which instances do."""
         sizes: list[Any] = [size for *_, size in self.rows] + [1] * len(self.values)
         sizes += [numbers.size for numbers in self.indices]
-        fit = np.ones(self.count, np.bool_)
+        fit, indices = np.ones(self.count, np.bool_), [*self.indices]
         for extra in known.extras:
             if isinstance(extra, ByIndices):
-                fit &= extra.holds(self.indices[extra.number])
-            sizes.append(extra.size(self.indices, sizes))
+                fit &= extra.holds(indices[extra.number])
+            if isinstance(extra, WorkedOut):
+                found, joined, size = extra.of_instances(self.count, sizes)
+                fit &= size > 0
+                indices += extra.numbers(found, joined, size)
+                sizes.append(size)
+                continue
+            sizes.append(extra.size(indices, sizes))
             if isinstance(extra, First):
                 fit &= (sizes[-1] > 0) & (isinstance(extra.table, Below) or sizes[-1] <= extra.table.shape[0])
-        return fit & known.fits(self.indices, sizes)
+        return fit & known.fits(indices, sizes)
 
     def runs(self, known: KeptCall) -> Ints:
         """The arguments of each instance's run, a line each; what they name is recorded."""
@@ -537,9 +544,10 @@ class _Brought:
             is_read = numbers.array is not _NO_NUMBERS
             offset = rec.hold(numbers.array, False).offset + numbers.offset if is_read else 0
             flat += offset, INDICES, numbers.size if is_read else 0
+        indices = [*self.indices]
         for extra in known.extras:
             if isinstance(extra, ByIndices):
-                numbers = self.indices[extra.number]
+                numbers = indices[extra.number]
                 if isinstance(extra.table, Below):
                     integers = rec.constant_rows(torch.from_numpy(numbers.array))
                     flat += integers.start - numbers.offset, -1, numbers.size
@@ -554,7 +562,7 @@ class _Brought:
                 else:
                     flat += looked_up.refs.start - numbers.offset, -1, numbers.size
             elif isinstance(extra, First):
-                size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
+                size = np.broadcast_to(extra.size(indices, flat[2::3]), self.count)
                 begins = _begins(size)
                 places = np.arange(size.sum()) - np.repeat(begins, size)
                 if isinstance(extra.table, Below):
@@ -564,12 +572,19 @@ class _Brought:
                 assert looked_up is not None
                 flat += looked_up.refs.start - begins, -1, size
             elif isinstance(extra, Drawn):
-                size = np.broadcast_to(extra.size(self.indices, flat[2::3]), self.count)
+                size = np.broadcast_to(extra.size(indices, flat[2::3]), self.count)
                 begins = _begins(size)
                 of_draw = np.arange(size.sum()) + np.repeat(drawn - begins, size)
                 refs = rec.drawn_externals(extra, of_draw.tolist(), np.repeat(self.members, size).tolist())
                 drawn = drawn + size
                 flat += refs.start - begins, -1, size
+            elif isinstance(extra, WorkedOut):
+                found, joined, size = extra.of_instances(self.count, flat[2::3])
+                indices += (worked := extra.numbers(found, joined, size))
+                if worked:
+                    flat += rec.hold(worked[0].array, False).offset + worked[0].offset, INDICES, size
+                else:
+                    flat += rec.constant_rows(joined).start - _begins(size), -1, size
             else:
                 flat += extra.triple(rec, None, ())
         lines = np.empty((self.count, len(flat)), np.int64)

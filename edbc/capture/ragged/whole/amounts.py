@@ -5,7 +5,8 @@
     `h.sum(1) / lengths` of a tensor of one length.
 (2) `n - 1` is a place among n rows, counted from the end: `h[n - 1]` is `h[-1]`, `h[: n - 1]` is `h[:-1]`, for n that
     are large enough; `h[-n:]` is h.
-(3) Anything else asks for the integer, so what is recorded is kept for these sizes alone.
+(3) Other places that follow from sizes (`h[n // 2]`, `h[: n // 2]`) are indices that are worked out (`whole.worked`).
+(4) Anything else asks for the integer, so what is recorded is kept for these sizes alone.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from edbc.capture.ragged.masks import of_sizes
 from edbc.capture.ragged.program import triple
 from edbc.capture.ragged.rows import rows_described
-from edbc.capture.ragged.symbols import MOST, Amount, Mask, Size, asked, offset_of
+from edbc.capture.ragged.symbols import MOST, Amount, Mask, Range, Size, asked, offset_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
@@ -74,9 +76,19 @@ def _index(rec: Recorder, rows: Ragged, index: Any) -> Any:
     if any(item is Ellipsis for item in items):
         return index
     for item in items:
-        found.append(_place(rec, rows, item) if dim == rows.at else item)
+        found.append(_worked_out(rec, rows, _place(rec, rows, item)) if dim == rows.at else item)
         dim += item is not None
     return tuple(found) if type(index) is tuple else found[0]
+
+
+def _worked_out(rec: Recorder, rows: Ragged, item: Any) -> Any:
+    """Definition (3): indices in the place of a number, or of a slice, that follows from sizes."""
+    of = (item.start, item.stop, item.step) if type(item) is slice else (item,)
+    if all(type(x) not in (Size, Amount) for x in of):
+        return item
+    size = Size(rec, len(rows.refs), triple(rows.refs))
+    found = of_sizes(rec, torch.Tensor.__getitem__, (Range(size), item), {})
+    return item if found is None else found
 
 
 def _place(rec: Recorder, rows: Ragged, item: Any) -> Any:

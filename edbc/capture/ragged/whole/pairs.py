@@ -27,10 +27,10 @@ from edbc.capture.ragged.rows import is_tensor
 from edbc.capture.ragged.symbols import Amount, Size
 from edbc.capture.ragged.value import Ragged, each_row
 from edbc.capture.ragged.whole.function import Apply, evaluated, only
-from edbc.capture.ragged.whole.runs import Pairs, Unfit, cells_of, pairs_of_cells, read_by
+from edbc.capture.ragged.whole.runs import Pairs, Unfit, cells_of, pairs_of_cells, read_by, size_of_rows
 from edbc.capture.record.table import Hole
 from edbc.capture.semantics import rules
-from edbc.capture.standins.standin import Shared, Value
+from edbc.capture.standins.standin import Lazy, Shared, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -303,6 +303,34 @@ def _equal(given: Sequence[Size], own: Sequence[Size]) -> bool:
         return False
     own[0].rec.equal_sizes += [(a.like, b.like) for a, b in zip(given, own, strict=True) if a.like != b.like]
     return True
+
+
+class SideBySide(Lazy):
+    """`h.repeat(1, n)` of rows: each as often as a symbol says, side by side. Seen as rows of their size it is rows by
+    pairs; anything else asks for the size."""
+
+    __slots__ = ("of", "rec", "times")
+
+    def __init__(self, of: Ragged, times: Size):
+        self.rec, self.of, self.times, self.whole = of.rec, of, times, None
+
+    dtype = property(lambda self: self.of.dtype)
+    ndim = property(lambda self: 2)
+
+    def view(self, *shape: Any) -> Any:
+        """In another shape."""
+        cells = pairs_of_cells(self.of.tiled(self.times.like, True), [size_of_rows(self.of), self.times])
+        return self.rec.function(torch.Tensor.view, (cells, *shape), {})
+
+    reshape = view
+
+    def _meta(self) -> torch.Tensor:
+        return self.materialise()._meta()
+
+    def make(self) -> Value:
+        """See Lazy."""
+        self.rec.asked_size = True
+        return self.rec.function(torch.Tensor.repeat, (self.of.materialise(), 1, self.times.value), {})
 
 
 def seen_by(rows: Ragged, args: Sequence[Any]) -> Pairs | None:
