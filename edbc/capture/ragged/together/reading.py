@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DEEPEST = 8
 """Levels of an instance that is keyed: deeper ones are structures that code recurses on."""
+_KIND = operator.attrgetter("shape", "dtype", "requires_grad", "is_cpu", "layout")
 _WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
 _NESTS, _INTEGERS = {tuple, list}, {int}
 
@@ -222,29 +223,39 @@ class _Reader:
 
     def tensors(self, items: Sequence[torch.Tensor]) -> None:
         """Leaves that are tensors; one integer as large as a leaf before it is long is that size."""
-        kinds = [(x.shape, x.dtype, x.requires_grad, x.is_cpu, x.layout) for x in items]
-        may_be_size = any(shape == (1,) and dtype is torch.int64 for shape, dtype, *_ in kinds)
-        self.lengths.append(self.sizes_that_are([*map(_as_length, items)], -1) if may_be_size else -1)
-        if self.lengths[-1] >= 0:
-            self.parts += Size, self.lengths[-1]
-            return
-        known, lengths = self.rec.leaf_kinds, zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
-        told: list[Any] = [known.get(kind) for kind in kinds]
-        for place, (kind, earlier) in enumerate(zip(kinds, lengths, strict=False)):
-            shape = kind[0]
-            if told[place] is None:
-                key: tuple[Any, ...] = kind
-                if len(shape) > 1 and shape[-1] == shape[-2]:  # which is a grid by what is earlier
-                    key = *kind, shape[-1] in earlier
-                told[place] = known.get(key) or known.add(key, self.told(items[place], earlier))
-        parts = _one([of[0] for of in told])
+        kinds = [*map(_KIND, items)]
+        told: list[Any] = [*map(self.rec.leaf_kinds.get, kinds)]
+        self.lengths.append(-1)
+        if not all(told):
+            if any(shape == (1,) and dtype is torch.int64 for shape, dtype, *_ in kinds):
+                self.lengths[-1] = self.sizes_that_are([*map(_as_length, items)], -1)
+            if self.lengths[-1] >= 0:
+                self.parts += Size, self.lengths[-1]
+                return
+            lengths = zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
+            told = [*map(self._told, items, kinds, lengths)]
+        every, sizes = zip(*told, strict=True)
+        parts = _one(every)
         if parts is None:
             raise _NotKeyed
         self.parts += parts
         if parts[0] is Grid:
             self.grids.append((len(self.parts) - 1, len(self.leaves)))
         self.leaves.append(items)
-        self.sizes += zip(*[sizes for _, sizes in told], strict=True)
+        self.sizes += zip(*sizes, strict=True)
+
+    def _told(self, item: torch.Tensor, kind: tuple[Any, ...], earlier: Sequence[int]) -> Any:
+        """What `told` says, by kind, so that equal parts are one object: but for what is asked what is earlier."""
+        known, shape, key = self.rec.leaf_kinds, kind[0], kind
+        if len(shape) > 1 and shape[-1] == shape[-2]:
+            key = *kind, shape[-1] in earlier
+        elif shape == (1,):
+            key = *kind, False
+        found = known.get(key)
+        if found is None:
+            parts, sizes = self.told(item, earlier)
+            found = known.add(key, (known.get(parts) or known.add(parts, parts) if parts else None, sizes))
+        return found
 
     def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...] | None, tuple[int, ...]]:
         """What tells a tensor from others, None for one that is no leaf, and its sizes. A square one as long as an
