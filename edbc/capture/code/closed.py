@@ -1048,7 +1048,8 @@ class _Reading:
             if name in held:
                 self._require_kept(node, held[name])
                 return held[name], False
-        if name in _OF_MODULES and name not in methods_of(module):
+        of_dicts = _OF_DICTS if isinstance(module, nn.ModuleDict | nn.ParameterDict) else ()
+        if (name in _OF_MODULES or name in of_dicts) and name not in methods_of(module):
             if not name.endswith("parameters"):
                 self.closed.require_module(module)
             return None, True

@@ -418,8 +418,11 @@ def _of_dropout(func: Callable[..., Any]) -> Callable[..., Any]:
     name, record = func.__name__, _of_function(func) if type(func) is FunctionType else _of_builtin(func)
 
     def drop(*args: Any, **kwargs: Any) -> Any:
+        is_off = bool(args) and rules.is_off(name, args, kwargs)
+        if is_off and isinstance(args[0], Symbol):
+            return args[0]
         watcher = watcher_of_thread()
-        if watcher is not None and args and not rules.is_off(name, args, kwargs):
+        if watcher is not None and args and not is_off:
             first = with_tensors(args[:1])[0]
             args = (watcher.as_value(first) if type(first) is torch.Tensor else first), *args[1:]
         return record(*args, **kwargs)

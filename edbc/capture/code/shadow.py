@@ -944,7 +944,8 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
         if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index | Mask | Worked):
             return embedded(recorder, table, indices)
-        if type(indices) is torch.Tensor and indices.ndim == 2 and 1 in indices.shape and not recorder.in_cell:
+        may_be_rows = not recorder.in_cell and (recorder.ragged or recorder.sizes is not None)
+        if type(indices) is torch.Tensor and indices.ndim == 2 and 1 in indices.shape and may_be_rows:
             at = indices.shape.index(1)
             rows = embedded(recorder, table, indices.select(at, 0))
             if type(rows) is Ragged:
@@ -954,7 +955,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
         if isinstance(indices, Lazy) and type(indices) is not Ragged:
             indices = indices.materialise()
         options = {} if self.padding_idx is None else {"padding_idx": self.padding_idx}
-        return torch.nn.functional.embedding(indices, table, **options)
+        return recorder.function(torch.nn.functional.embedding, (indices, table), options, "embedding")
 
     return call
 

@@ -146,6 +146,7 @@ class Net(nn.Module):
         self.shift = lambda x: x + 1
         self.rules = nn.ParameterList(torch.ones(SIZE) for _ in range(2))
         self.named = nn.ParameterDict({"a": torch.ones(SIZE)})
+        self.by_name, self.counting = nn.ModuleDict({"a": Layer(), "b": Layer()}), nn.ModuleDict({"a": Counts()})
         self.layer0, self.layer1 = Layer(), Layer()
 
     def touch(self) -> None:
@@ -171,6 +172,10 @@ class Net(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.other(x) + self.of_parameters(x) + helper(x) * math.sqrt(SIZE)
+
+    def of_named_modules(self, x: Tensor) -> Tensor:
+        x = sum([layer(x) * self.named["a"] for name, layer in self.by_name.items() if name in self.named])
+        return x + sum(weight for weight in self.named.values())
 
     def of_classes(self, x: Tensor) -> Pair:
         with torch.no_grad():
@@ -428,11 +433,14 @@ class Net(nn.Module):
     def decorated(self, x: Tensor) -> Tensor:
         return x
 
+    def of_modules_that_count(self, x: Tensor) -> Tensor:
+        return sum(layer(x) for layer in self.counting.values())
+
 
 MODEL = Net()
 CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_functions", "of_made_modules", "of_holders",
           "of_parameters_in_modules", "of_attributes_by_name", "gets_by_number", "of_lists_of_modules",
-          "of_variables_named_as_a_file",
+          "of_variables_named_as_a_file", "of_named_modules",
           "of_static_methods", "of_distributions", "of_functions_by_name", "calls_what_has_variables",
           "of_scripted_functions", "ends_the_program",
           "of_the_first_parameter", "of_numbers_by_numpy",
@@ -440,6 +448,7 @@ CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_funct
           "asks_for_a_type", "asks_for_a_limit", "private", "has_defaults",
           "expand", "has_types_as_default", "raises_its_own", "takes_in_turn"]  # fmt: skip
 OPEN = {
+    "of_modules_that_count": "self.calls is assigned",
     "makes_parameters": "makes objects of a class",
     "makes_a_layer": "makes objects of a class",
     "reads_a_list": "'list' objects may change unseen",
