@@ -1134,11 +1134,13 @@ class _Reading:
 
 @functools.cache
 def _made_of_nothing(kind: type[nn.Module]) -> nn.Module | None:
-    """A module of a class whose making only makes it; None for one that holds more than plain values."""
-    state = torch.get_rng_state()
+    """A module of a class whose making only makes it, of ones for what it must be told (`Scaled(d)(q, k, v)`); None for
+    one that holds more than plain values."""
+    state, init = torch.get_rng_state(), inspect.signature(kind.__init__).parameters.values()
+    told = [p for p in [*init][1:] if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     try:
-        made = kind()
-    except Exception:  # whatever the user's code raises when it is told nothing
+        made = kind(*[1] * len(told))
+    except Exception:  # whatever the user's code raises when it is told that
         return None
     if not torch.equal(state, torch.get_rng_state()):
         torch.set_rng_state(state)

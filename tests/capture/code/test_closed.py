@@ -106,6 +106,21 @@ class Twice(nn.Module):
         return 2 * x
 
 
+class Times(nn.Module):
+    def __init__(self, by: float, *, shift: float = 0.0) -> None:
+        super().__init__()
+        self.by, self.shift = by, shift
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.by + self.shift
+
+
+class Grown(Twice):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(size, size)
+
+
 class Remembers(Twice):
     def forward(self, x: Tensor) -> Tensor:
         self.calls = 1
@@ -189,7 +204,7 @@ class Net(nn.Module):
 
     def of_made_modules(self, x: Tensor) -> Tensor:
         halve = nn.Softmax(dim=0)
-        return nn.Sigmoid()(halve(x) + nn.LeakyReLU(0.1)(x))
+        return Times(self.steps)(nn.Sigmoid()(halve(x) + nn.LeakyReLU(0.1)(x)))
 
     def of_lists_of_modules(self, x: Tensor) -> Tensor:
         return torch.cat([head(x) for head in self.heads])
@@ -367,6 +382,9 @@ class Net(nn.Module):
     def makes_what_counts(self, x: Tensor) -> Tensor:
         return Remembers()(x)
 
+    def makes_what_is_told_sizes(self, x: Tensor) -> Tensor:
+        return Grown(SIZE)(x)
+
     def makes_what_draws(self, x: Tensor) -> Tensor:
         return Drawn()(x)
 
@@ -480,6 +498,7 @@ OPEN = {
     "gets_what_is_assigned": "'last' is assigned in code that forward may reach",
     "makes_what_counts": "self.calls is assigned",
     "makes_what_draws": "makes objects of a class",
+    "makes_what_is_told_sizes": "makes objects of a class",
     "draws_by_numpy": "objects may change unseen",
     "uses_super": "super().forward is not known to compute",
     "has_a_list_as_default": "an argument's default is a list, which may change",
