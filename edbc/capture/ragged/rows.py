@@ -267,7 +267,7 @@ def excerpts_of_rows(rec: Recorder, value: Value) -> Ragged:
 def _offsets(rec: Recorder, count: int, step: int) -> Ragged:
     """Where so many rows begin."""
     rec.external_source += [rec.table.given_source("offset", OFFSET)] * count
-    rec.external_index += range(0, count * step, step)
+    rec.external_index += [place * step for place in range(count)]  # rows of no elements begin at 0
     first = rec.last_external - 1
     rec.last_external -= count
     rec.lookups[first] = All(partial(_offsets, count=count, step=step), count), None

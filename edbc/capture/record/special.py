@@ -267,6 +267,8 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask 
         rows = indices.rows_of(table)
     else:
         rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)
+        if rows is None:  # what torch says of indices that are none
+            return torch.nn.functional.embedding(indices, table.tensor)
     if type(rows) is Ragged:
         rows.is_own = True
     return rec.copied(rows) if type(rows) is Value else rows

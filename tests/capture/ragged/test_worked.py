@@ -118,8 +118,27 @@ def test_what_follows_from_sizes(name: str, made: Callable[[str], nn.Module]) ->
 
 
 def longer(rng: Random, n: int, m: int) -> tuple[torch.Tensor, ...]:
-    words = [torch.tensor([rng.randrange(VOCAB) for _ in range(k)]) for k in (n, m)]
+    words = [torch.tensor([rng.randrange(VOCAB) for _ in range(k)], dtype=torch.int64) for k in (n, m)]
     return *words, torch.zeros(n, n, 3), torch.ones(n, n, dtype=torch.bool)
+
+
+@pytest.mark.parametrize("name", ["relative positions", "all with all of two", "halves", "two lengths"])
+def test_no_row_and_one(name: str, made: Callable[[str], nn.Module]) -> None:
+    """Beside other instances, as eager has it."""
+    model = made(KEPT[name])
+    net = of_model(model, pairs, rounds=1)
+    rng = Random(1)
+    for n, m in ((0, 2), (2, 0), (1, 1), (1, 4), (4, 1)):
+        batch = [longer(rng, n, m), pairs(rng), longer(rng, n, m)]
+        if name == "halves" and n < 2:
+            continue  # the mean of nothing
+        try:
+            expected = [model(instance) for instance in batch]
+        except (IndexError, RuntimeError) as error:  # the largest of none
+            with pytest.raises(type(error)):
+                net(batch)
+        else:
+            torch.testing.assert_close(net(batch), expected)
 
 
 @pytest.mark.parametrize("body", OTHERS)

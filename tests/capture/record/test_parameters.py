@@ -211,3 +211,14 @@ def test_shared_operands_from_inside_a_batch() -> None:
         return [net.join(rows[ids[0] % 6], row) for row in rows]
 
     require_parity(seeded(Base, forward), words(14), sizes=(1, 7))
+
+
+@pytest.mark.parametrize("numbers", [torch.tensor([]), torch.tensor([1.0, 2.0])])
+def test_looking_up_what_are_no_integers(numbers: torch.Tensor) -> None:
+    """Torch's error, as eager execution gives it: it was what comes of None in the next function."""
+    model = seeded(lambda: nn.Sequential(nn.Embedding(4, 3), nn.Linear(3, 2)))
+    net = bound(model, [torch.tensor([1, 2]), torch.tensor([3])], cells="auto")
+    with pytest.raises(RuntimeError, match="scalar types: Long, Int"):
+        model(numbers)
+    with pytest.raises(RuntimeError, match="scalar types: Long, Int"):
+        net([numbers])
