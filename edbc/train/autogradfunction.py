@@ -103,6 +103,8 @@ class Run:
         self.kinds: list[int] = np.unique(prepared.schedule.batch_type).tolist()
         self.arenas = net.backend.arenas(segment, prepared.demand)
         load_externals(prepared.capture, prepared.boundary.lookups, self.arenas, net.view)
+        # What segments carry grows, and would have this one's results: a circle through autograd is never freed.
+        self.prepared = prepared.changed(capture=prepared.capture.changed(constants={}))
         gathers = gathers_of(self.groups)
         for class_index, rows, *_ in gathers:
             self.arenas.expect(class_index, rows)

@@ -46,6 +46,7 @@ from edbc.tools.explain.observe import observe
 from edbc.tools.parity import Eager, Parity
 from edbc.tools.replay import Replay
 from edbc.tools.report.timeline import Timeline
+from edbc.train.autogradfunction import Run
 
 SIZE = 8
 
@@ -1383,6 +1384,27 @@ def test_weights_are_packed_once_for_all_segments(monkeypatch: pytest.MonkeyPatc
         net(instances)
         assert packed
         assert len(packed) == len(set(map(id, packed)))
+
+
+@pytest.mark.parametrize("goes_back", [True, False])
+def test_segments_go_with_their_results(goes_back: bool) -> None:
+    """Each held what later ones carried, its own results among it, in a circle through autograd's graph, which Python
+    cannot free: all of every mini-batch stayed."""
+    model, instances = model_of(greedy), some(6)
+    net = bound(model, instances)
+
+    def alive() -> int:
+        gc.collect()
+        return sum(type(item) is Run for item in gc.get_objects())
+
+    after = []
+    for _ in range(3):
+        results = net(instances)
+        if goes_back:
+            sum(part.sum() for result in results for part in flat(result)).backward()
+        del results
+        after.append(alive())
+    assert len(set(after)) == 1  # those of the last one, which the recorder has
 
 
 def flat(result: Any) -> Iterator[torch.Tensor]:
