@@ -55,3 +55,14 @@ class Kept(dict[K, V], Generic[K, V]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Kept, (self.most, self._gone)
+
+
+class Once(dict[K, V], Generic[K, V]):
+    """What is made of each key, when it is first asked for."""
+
+    def __init__(self, make: Callable[[K], V]):
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: K) -> V:
+        return self.setdefault(key, self._make(key))

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from edbc.base.garbage import NoGarbageCollection
+from edbc.base.kept import Once
 from edbc.capture.standins.standin import Symbol
 
 
@@ -158,17 +159,6 @@ class _Way(NamedTuple):
 _NO_WAY = _Way(None, False, (), False)
 
 
-class _Ways(dict[type, _Way]):
-    """Of every class that has been met."""
-
-    def __missing__(self, kind: type) -> _Way:
-        way = self[kind] = _way(kind)
-        return way
-
-
-_WAYS = _Ways()
-
-
 def _way(kind: type) -> _Way:
     if issubclass(kind, _CLOSED):
         return _NO_WAY
@@ -177,6 +167,10 @@ def _way(kind: type) -> _Way:
     slots = [m for base in kind.__mro__ if "__slots__" in vars(base) for m in vars(base).values()]
     members = tuple(m for m in slots if type(m) is MemberDescriptorType)
     return _Way(content, issubclass(kind, tuple | frozenset), members, kind.__dictoffset__ != 0)
+
+
+_WAYS = Once(_way)
+"""Of every class that has been met."""
 
 
 Place = tuple[Holder, Any, Any]

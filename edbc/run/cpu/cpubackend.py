@@ -21,6 +21,7 @@ import torch
 
 from edbc.base.frozen import frozen
 from edbc.base.graph import Ints, NodeType
+from edbc.base.kept import Once
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.carried import Carried
 from edbc.capture.record.table import SharedRef
@@ -33,6 +34,7 @@ from edbc.cells.rows.evaluation import EachRow, Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.rowcode import RowKernel
 from edbc.cells.rows.segmented import RunKernel
+from edbc.cells.rows.written import Parameters
 from edbc.cells.values.read import values_of
 from edbc.native import ahead
 from edbc.native.pointers import WORDS, record_of
@@ -164,7 +166,7 @@ class CpuArenas(Leaving):
         return self.record[_BASE + len(self.placement.row_bytes) :]
 
     @cached_property
-    def _parameters(self) -> dict[torch.dtype | None, _Parameters]:
+    def _parameters(self) -> dict[torch.dtype | None, Parameters]:
         return {}
 
     @cached_property
@@ -238,7 +240,7 @@ class CpuArenas(Leaving):
         """A model's parameters as kernels of a dtype read them, looked up once."""
         found = self._parameters.get(dtype)
         if found is None:
-            found = self._parameters[dtype] = _Parameters(view, dtype, torch.device("cpu"))
+            found = self._parameters[dtype] = _parameters_of(view, dtype, torch.device("cpu"))
         return found
 
     def outputs(self, class_index: int, first: int, count: int) -> torch.Tensor:
@@ -268,7 +270,7 @@ class CellKernel:
             outputs: Sequence[torch.Tensor]) -> None:  # fmt: skip
         """A batch of `count` nodes into `outputs`, `(count, size)` each; `rows[k]` says where its operands k stand, and
         `take` gives those of some positions, `(positions, size)`."""
-        parameters = _Parameters(self.view, self.dtype, self._device)
+        parameters = _parameters_of(self.view, self.dtype, self._device)
         for block in self.evaluation.blocks(rows, count):
             operands = [take(k, block.taken(k)) for k in range(len(rows))]
             where = torch.from_numpy(block.positions)
@@ -276,15 +278,9 @@ class CellKernel:
                 output.index_copy_(0, where, value)
 
 
-class _Parameters(dict[SharedRef, torch.Tensor]):
+def _parameters_of(view: ModelView, dtype: torch.dtype | None, device: torch.device) -> Parameters:
     """A model's parameters as kernels read them, looked up when they are asked for."""
-
-    def __init__(self, view: ModelView, dtype: torch.dtype | None, device: torch.device):
-        super().__init__()
-        self._read = lambda ref: as_kernel_reads(view.shared(ref), dtype, device)
-
-    def __missing__(self, ref: SharedRef) -> torch.Tensor:
-        return self.setdefault(ref, self._read(ref))
+    return Once(lambda ref: as_kernel_reads(view.shared(ref), dtype, device))
 
 
 class CpuBackend:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from edbc.base.graph import NodeType
+from edbc.base.kept import Once
 from edbc.capture.record.table import SharedRef
 from edbc.cells.rows.evaluation import BlockRows, Evaluation
 from edbc.cells.rows.reduction import ReductionKernel
@@ -59,21 +60,10 @@ class CellGradient(Evaluation):
         nobody else's; `wanted` says which of them a gradient may be asked of."""
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_(w) for x, w in zip(operands, wanted, strict=True)]
-            read = _Read(parameters)
+            read = Once(parameters.__getitem__)  # those that are asked for
             results = self.outputs(block, leaves, read)
         kept = [leaf if w else None for leaf, w in zip(leaves, wanted, strict=True)]
         return Recorded(kept, results, {ref: p for ref, p in read.items() if p.requires_grad})
-
-
-class _Read(dict[SharedRef, torch.Tensor]):
-    """Those of some parameters that were read."""
-
-    def __init__(self, parameters: Parameters):
-        super().__init__()
-        self._parameters = parameters
-
-    def __missing__(self, ref: SharedRef) -> torch.Tensor:
-        return self.setdefault(ref, self._parameters[ref])
 
 
 def _gradients(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], sought: Tensors, keeps_graph: bool) -> MaybeTensors:
