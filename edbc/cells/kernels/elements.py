@@ -27,6 +27,8 @@ from edbc.native.llvm import Carried, Index
 
 _BESIDE = 4
 """Vectors that a long sum adds up in; and rows and vectors of a tile of a product."""
+_PART = 64
+"""Rows of which columns are added up before that is added to other parts."""
 _OF_AVX2 = 2
 """Vectors of a tile where there are 16 registers: with more, products took up to twice as long."""
 IS = Formula("x", ("x",))
@@ -197,13 +199,15 @@ class Nest:
 
 
 class Fold(Nest):
-    """What the last statement computes, combined along some sizes, along which its target has stride 0."""
+    """What the last statement computes, combined along some sizes, along which its target has stride 0. Sums of
+    columns that may be long are added up in parts of _PART: one after the other, many would round too much."""
 
     def __init__(self, f: Elements, sizes: Sequence[Index], inner: int, statements: Sequence[Statement], op: str,
                  along: Sequence[int]):  # fmt: skip
         super().__init__(f, sizes, inner, statements)
         self.op, self.along = op, along
         self.apart = [d for d in along if d != inner]
+        self.in_parts = op == "total" and len(self.apart) == 1 and not isinstance(sizes[self.apart[0]], int)
 
     def emit(self) -> None:
         """Everything."""
@@ -220,8 +224,22 @@ class Fold(Nest):
 
     def _columns(self, here: Here, vectors: Vectors, mask: str) -> None:
         """A vector of columns, each along its own."""
-        start = [(vectors.kind, vectors.neutral(self.op))]
-        (total,) = self.within(self.apart, here, start, lambda at, so_far: [self._combined(at, vectors, mask, *so_far)])
+        start, b = [(vectors.kind, vectors.neutral(self.op))], self.body
+
+        def turn(at: Here, so_far: Sequence[str]) -> Sequence[str]:
+            return [self._combined(at, vectors, mask, *so_far)]
+
+        def part(i: Index, so_far: Sequence[str]) -> Sequence[str]:
+            size = b.smaller(b.new(f"sub i64 {count}, {i}"), _PART)
+            (found,) = b.counted(size, 1, start, lambda k, of: turn(self.moved(here, d, b.sum(str(i), k)), of))
+            return [vectors.reduced(self.op, so_far[0], found)]
+
+        if self.in_parts:
+            (d,) = self.apart
+            count = self.sizes[d]
+            (total,) = b.counted(count, _PART, start, part)
+        else:
+            (total,) = self.within(self.apart, here, start, turn)
         self.put(self.statements[-1], total, here, vectors, mask)
 
     def _to_one(self, here: Here, _: Sequence[str]) -> None:
