@@ -3,7 +3,8 @@
 numba leaves a loop over a handful of types as it is: its compiler unrolls it before it looks for vectors, and cannot
 rule out that one row overlaps another. Passing rows along the edges of a graph is most of what analysing it takes. So
 rows are padded to whole groups of `LANES` numbers, and the functions here name the vector instructions. In plain Python
-they are numpy's.
+they are numpy's. One text for both, which reads a group's numbers before it writes one, took 1.3 to 2.5 times as long
+per node of a graph.
 
 A row is given by its array, of 32-bit numbers, C-contiguous and with two dimensions, and its number, unsigned. All rows
 of a call are equally long.
