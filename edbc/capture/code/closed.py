@@ -121,6 +121,7 @@ _CLASSES = (
 )  # fmt: skip
 """Of torch, and of those that hold what they are given, that may be made."""
 _PLAIN = (int, float, complex, str, bool, type(None), torch.dtype, torch.device, torch.Size)
+_UNKNOWN = object()
 _OF_DICTS = frozenset(("get", "keys", "values", "items"))
 MOST_ITEMS = 64
 """Of a dict or list that a look-up compares with what it held."""
@@ -750,15 +751,29 @@ class _Reading:
         del self.bound[len(self.bound) - len(names) :]
 
     def _told(self, test: ast.expr) -> bool | None:
-        """What a test gives while its module stays in the mode that it is in; None where more than that decides."""
+        """What a test gives while its module stays in its mode, and keeps its plain values; None where more decides."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             told = self._told(test.operand)
             return None if told is None else not told
         if isinstance(test, ast.BoolOp):
             decides = isinstance(test.op, ast.Or)
             return decides if decides in map(self._told, test.values) else None
-        is_mode = isinstance(test, ast.Attribute) and test.attr == "training" and self._is_self(test.value)
-        return self.module.training if is_mode and isinstance(self.module, nn.Module) else None
+        if isinstance(test, ast.Compare):
+            is_of_none = len(test.ops) == 1 and _is_none(test.comparators[0])
+            value = self._plain(test.left) if is_of_none and isinstance(test.ops[0], ast.Is | ast.IsNot) else _UNKNOWN
+            return None if value is _UNKNOWN else (value is None) == isinstance(test.ops[0], ast.Is)
+        value = self._plain(test)
+        return None if value is _UNKNOWN else bool(value)
+
+    def _plain(self, node: ast.expr) -> Any:
+        """The plain value that an attribute of the module has and keeps; _UNKNOWN of anything else."""
+        if not (isinstance(node, ast.Attribute) and self._is_self(node.value) and isinstance(self.module, nn.Module)):
+            return _UNKNOWN
+        value = vars(self.module).get(node.attr, _UNKNOWN)
+        stays = node.attr == "training" or not (
+            self.closed.may_assign(self.module, node.attr) or self._has_assigned(node.attr, node.lineno)
+        )
+        return value if stays and isinstance(value, _PLAIN) else _UNKNOWN
 
     def _is_self(self, node: ast.AST) -> bool:
         return self.self_name is not None and _is_named(node, self.self_name)
@@ -1190,6 +1205,10 @@ def _holds_nothing(kind: type) -> bool:
     else:
         return False
     return not any((made._parameters, made._buffers, made._modules))
+
+
+def _is_none(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def is_in_place(name: str) -> bool:

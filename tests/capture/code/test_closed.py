@@ -544,6 +544,37 @@ def test_what_runs_in_the_other_mode_is_not_read() -> None:
     assert not Closed(net).is_forward_closed
 
 
+class OfItsValues(nn.Module):
+    """Does more than compute where it has somebody to tell."""
+
+    def __init__(self, writer: Any = None, verbose: bool = False) -> None:
+        super().__init__()
+        self.writer, self.verbose, self.last = writer, verbose, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.writer is not None:
+            self.writer.append(x)
+            self.noted = 1
+        return counting(x) if self.verbose and self.writer is None else x * 2
+
+    def of_what_changes(self, x: Tensor) -> Tensor:
+        if self.last:
+            CALLS.append(2)
+        return x
+
+    def touch(self) -> None:
+        self.last = 1
+
+
+def test_what_plain_values_keep_from_running_is_not_read() -> None:
+    """They stay as they are while the model is bound, but for those that code assigns which forward may reach."""
+    net = OfItsValues()
+    assert Closed(net).is_forward_closed
+    assert Closed(net).obstacle(net, "of_what_changes") is not None
+    assert not Closed(OfItsValues(verbose=True)).is_forward_closed
+    assert not Closed(OfItsValues(writer=[])).is_forward_closed
+
+
 @pytest.mark.parametrize("name", OPEN)
 def test_what_else_is_read_or_changed_makes_a_method_open(name: str) -> None:
     """With the line where it stands."""
