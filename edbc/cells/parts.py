@@ -43,7 +43,7 @@ from itertools import accumulate
 
 from edbc.base.graph import ValueClass
 from edbc.cells.lower import batch_key, lower
-from edbc.cells.opgraph import CellGraph, CellOp, Source
+from edbc.cells.opgraph import NUMBERED, CellGraph, CellOp, Source
 from edbc.cells.program import Load, Placed, Program, Span, Store
 
 EAGER, CORE = "eager", "core"
@@ -155,13 +155,16 @@ def assign_parts(cell: CellGraph, eager: Collection[str]) -> dict[str, str]:
 
 def split_cell(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str], eager: Collection[str],
                where: str = "cell", shares: bool = False) -> SplitCell | None:  # fmt: skip
-    """The parts of a cell whose batches and order are a plan's; None when there is nothing to split off or no core.
-    With `shares` nodes may share eager parts.
+    """The parts of a cell whose batches and order are a plan's; None when there is nothing to split off or no core, or
+    where truth values or numbers of elements would cross, which are no part of a row. With `shares` nodes may share
+    eager parts.
 
     Raises LayoutError as `lower` does.
     """
     splitting = _Splitting(cell, batches, order, assign_parts(cell, eager), set(eager))
-    return splitting.result(where, shares) if all(splitting.ops.values()) else None
+    classes = cell.classes()
+    crosses = any(classes[name].dtype in NUMBERED for name in splitting.handed[EAGER] if name in classes)
+    return splitting.result(where, shares) if all(splitting.ops.values()) and not crosses else None
 
 
 def splittable(cell: CellGraph, batches: Sequence[Sequence[str]], order: Sequence[str],

@@ -144,6 +144,27 @@ def test_parts_of_a_gru() -> None:
     assert sorted(products(split, CORE)) == [(8, 8, True), (8, 16, True)]
 
 
+class Chosen(nn.Module):
+    """An element of h by the largest one of x."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.x, self.h = nn.Linear(size, size), nn.Linear(size, size)
+
+    def forward(self, x, h):
+        best = x.argmax(0)
+        return torch.tanh(self.x(x) + self.h(h)) * h[best]
+
+
+def test_numbers_do_not_cross() -> None:
+    """Parts hand rows of one floating dtype over, where which element is largest is no number."""
+    cell, batches, order = planned(cell_of(Chosen(8), 2))
+
+    assert cell.is_uniform()
+    assert split_cell(cell, batches, order, ["x"]) is None
+    assert splittable(cell, batches, order, [True, False]) == ()
+
+
 def test_what_can_be_split_is_found() -> None:
     """Names come from what is known of the graphs, and only where products move; nothing when all or none would."""
     cell, batches, order = planned(cell_of(LSTM(8), 3))
