@@ -313,6 +313,35 @@ def test_attributes_of_the_model(gradients: bool) -> None:
         require_same(list(tensors_on(net.model.path)), list(tensors_on(other.path)))
 
 
+class Copies(nn.Module):
+    """Copies of a parameter and of a result, and what shows their memory, kept on the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.start, self.step = nn.Parameter(torch.ones(SIZE)), nn.Linear(SIZE, SIZE)
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(self.step(x) + self.start)
+        self.kept = [self.start.clone() for _ in range(2)] + [h, h.clone(), h.clone()]
+        self.kept += [self.start.detach().clone(), self.start.to(self.start.dtype, copy=True), self.start.view(2, 2)]
+        self.kept += [copy.deepcopy(self.start).detach()]
+        return torch.tanh(self.step(h))
+
+
+def test_copies_have_memory_of_their_own() -> None:
+    """Each is changed in place after a call, and all are what they are in eager, the parameter among them."""
+    net = bound(seeded(Copies), [torch.zeros(SIZE)])
+    other, x = copy.deepcopy(net.model), torch.linspace(-1, 1, SIZE)
+    net([x])
+    other(x)
+    for place in range(len(other.kept)):
+        for model in (net.model, other):
+            with torch.no_grad():
+                model.kept[place] += place + 1
+    require_same([*net.model.kept, net.model.start], [*other.kept, other.start])
+
+
 def memoised(net: Any, node: Any) -> Any:
     if not hasattr(node, "h"):
         children = [memoised(net, child) for child in node.children]

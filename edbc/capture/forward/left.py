@@ -25,6 +25,7 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_plain, rebuilt
 from edbc.capture.standins.objects import Entries, Place, Sought, walked
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value
+from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value
 from edbc.capture.standins.unread import Returned
 
 if TYPE_CHECKING:
@@ -73,9 +74,9 @@ class Left:
 
     places: list[Place]
     """Of stand-ins, and of tuples and frozen sets with some in them."""
-    tensors: dict[int, tuple[Any, Result | Stacked | torch.Tensor]]
-    """By the identity of a stand-in, which is kept alive: the place of the result that takes its place, or the
-    parameter that does."""
+    tensors: dict[int, tuple[Any, Result | Stacked | torch.Tensor | partial[torch.Tensor]]]
+    """By the identity of a stand-in, which is kept alive: the place of the result that takes its place, the tensor that
+    does, or what makes it, in each place anew: a parameter, or a function of some."""
     attributes: list[Attribute]
     first: int = 0
     """What numbers of results are counted from."""
@@ -87,7 +88,7 @@ class Left:
     def _nest(self, item: Any) -> Any:
         kind = type(item)
         known = self.tensors.get(id(item))
-        if known is not None and not isinstance(known[1], torch.Tensor):
+        if known is not None and isinstance(known[1], Result | Stacked):
             return known[1]
         if kind is list or kind is tuple or issubclass(kind, Returned):
             return kind([self._nest(x) for x in item])
@@ -109,7 +110,7 @@ class Left:
     def _filled(self, item: Any, results: Sequence[torch.Tensor], made: dict[int, Any]) -> Any:
         known = self.tensors.get(id(item))
         if known is not None:
-            return filled(known[1], results, self.first, None)
+            return known[1]() if isinstance(known[1], partial) else filled(known[1], results, self.first, None)
         kind: Any = type(item)
         if not issubclass(kind, tuple | frozenset):
             return item
@@ -150,7 +151,7 @@ class Search:
     """Whether rows may leave as one tensor without becoming a node."""
     values: dict[int, tuple[Any, Value | tuple[Sequence[int], Slot, int]]] = field(default_factory=dict)
     """By the identity of what was found: itself, and the value that it stands for, or its rows."""
-    parameters: dict[int, tuple[Any, torch.Tensor]] = field(default_factory=dict)
+    parameters: dict[int, tuple[Any, torch.Tensor | partial[torch.Tensor]]] = field(default_factory=dict)
     """And descriptions: what has a tensor already."""
     attributes: list[Attribute] = field(default_factory=list)
     is_on_instances: bool = False
@@ -210,7 +211,7 @@ class Search:
         alone, and so do rows."""
         stacked = {number for start, stop in stacks for number in range(start, stop)}
         pairs = enumerate(zip(refs, slots, strict=True))
-        known = {pair: number for number, pair in pairs if number not in stacked}
+        known: dict[Any, int] = {pair: number for number, pair in pairs if number not in stacked}
         tensors: dict[int, tuple[Any, Any]] = dict(self.parameters)
         for key, (item, value) in self.values.items():
             if isinstance(value, tuple):
@@ -220,7 +221,7 @@ class Search:
                 slots += [slot] * len(rows)
                 tensors[key] = item, Stacked(*stacks[-1], at)
                 continue
-            pair = value.ref, value.slot
+            pair: Any = key if type(value.ref) is Copied else (value.ref, value.slot)  # a copy's memory is its own
             number = known.setdefault(pair, len(refs))
             tensors[key] = item, Result(number)
             if number == len(refs):
@@ -261,7 +262,7 @@ class Search:
             rows = found.rows() if self.in_stacks and issubclass(type(found), Lazy) else None
             self.values[id(item)] = item, rows or (found.materialise() if issubclass(type(found), Lazy) else found)
         elif not self._of_model:
-            self.parameters[id(item)] = item, recorder.tracer.shared(found.ref)
+            self.parameters[id(item)] = item, partial(recorder.tracer.shared, found.ref)
         return id(item) in self.values or id(item) in self.parameters
 
 

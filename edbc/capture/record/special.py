@@ -159,7 +159,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         if isinstance(args[0], Symbol) and (
             only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype
         ):
-            return args[0]
+            return args[0].clone() if kwargs.get("copy") else args[0]
     if (
         name == "embedding"
         and len(args) == 2
@@ -373,10 +373,13 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
         found = rows_seen(rec, func, args, kwargs)
         return rec.function(func, (args[0].materialise(), *args[1:]), kwargs, name) if found is None else found
     value = args[0].materialise() if isinstance(args[0], Lazy) else args[0]
-    if name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value)):
-        if name == "clone" and type(value) is Shared and rec.books is not None:  # it may change in place
-            value = rec.whole(value)
-        return rec.copied(value) if name == "clone" and type(value) is Value else value
+    if name == "clone" and type(value) is Shared and rec.books is not None:  # it may change in place
+        return rec.copied(rec.whole(value))
+    is_as_it_is = name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value))
+    if is_as_it_is and name != "clone":
+        return value
+    if is_as_it_is and type(value) is Value:  # what is kept of a parameter's copy is not the model's memory
+        return rec.copied(value)
     args = (value, *args[1:])
     if type(value) is Shared:
         described, template = rec.describe((args, kwargs), [], [])

@@ -396,7 +396,8 @@ class Symbol:
         return repr(self)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return refuse_ended() if self.rec.has_ended else self
+        """As eager's: memory of its own, and a leaf."""
+        return refuse_ended() if self.rec.has_ended else self.detach().clone()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self.rec.has_ended:
