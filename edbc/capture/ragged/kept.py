@@ -516,7 +516,7 @@ def _symbolic(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterato
 def symbolic_tensor(rec: Recorder, item: Any, rows: Iterator[Ragged], indices: Iterator[Numbers]) -> Any:
     """A tensor of the instance's as code that is being kept gets it: a stand-in."""
     if item.dtype is torch.int64:
-        along = along_of(item.shape)
+        along = along_of(rec, item.shape)
         vectors = tuple(next(indices) for _ in range(1 if along < 0 else item.shape[along]))
         if along == 0 and len(vectors) == 1:  # a batch of one
             return Line(Index(rec, item[0], vectors, -1))

@@ -798,13 +798,19 @@ MOST_VECTORS = 4
 """Of a matrix of indices: edges have two."""
 
 
-def along_of(shape: Sequence[int]) -> int:
+COLUMNS_MET, ENDS_MET = "columns", "ends"
+"""Of `Recorder.met`: columns of more than two indices, and two vectors of more than one."""
+
+
+def along_of(rec: Recorder, shape: Sequence[int]) -> int:
     """The dimension that vectors of indices are numbered along: two ends of edges, else the smaller one; -1 of a
-    vector. Of (1, 2) it is that of a batch of one, not that of one edge, which is one row of each of two vectors."""
+    vector. Of (1, 2) it is that of a batch of one, not that of one edge, which is one row of each of two vectors; (2,
+    1) are two ends of one edge, but where instances bring columns and no edges."""
     if len(shape) == 1:
         return -1
     rows, columns = shape
-    return int(rows > 2 and (columns == 2 or columns < rows))
+    is_column = columns == 1 and COLUMNS_MET in rec.told_by and ENDS_MET not in rec.told_by
+    return int(is_column or (rows > 2 and (columns == 2 or columns < rows)))
 
 
 def vectors_of(rec: Recorder, tensor: torch.Tensor) -> tuple[tuple[Numbers, ...], int] | None:
@@ -813,7 +819,7 @@ def vectors_of(rec: Recorder, tensor: torch.Tensor) -> tuple[tuple[Numbers, ...]
         return None
     if tensor.ndim == 1:
         return (rec.numbers_of(tensor),), -1
-    along = along_of(tensor.shape)
+    along = along_of(rec, tensor.shape)
     if not 0 < tensor.shape[along] <= MOST_VECTORS:
         return None
     rows = tensor.numpy() if along == 0 else tensor.numpy().T

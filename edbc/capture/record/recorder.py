@@ -223,14 +223,14 @@ class Recorder:
         "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home", "in_cell",
         "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
         "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
-        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "modes", "most_entries", "names",
-        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
+        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries",
+        "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
         "num_amounts", "num_runs", "num_stacked", "numbers", "overlaps", "parts", "plain", "positions", "ragged",
         "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once",
         "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
         "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "stacked",
-        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "tracer",
-        "unread", "wholes", "within", "zeros",
+        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "told_by",
+        "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -362,6 +362,10 @@ class Recorder:
         """Classes whose values are rows (`capture.ragged`)."""
         self.is_of_ragged: dict[Any, bool] = {}
         self.leaf_kinds: Kept[Any, Any] = Kept(MOST_KINDS)
+        self.met: set[Any] = set()
+        """What leaves that could be nothing else were: two ends of edges, columns, matrices as large as others have
+        rows; before this mini-batch, `told_by`."""
+        self.told_by: frozenset[Any] = frozenset()
         """What tells tensors of instances apart (`ragged.together.reading`), by all that it depends on."""
         """What `is_ragged` knows."""
         self.sizes: Sizes | None = None
@@ -414,6 +418,9 @@ class Recorder:
         self.returned = ""
         self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
         self._mini_batches += 1
+        if len(self.met) > len(self.told_by):  # the same for all of a mini-batch
+            self.told_by = frozenset(self.met)
+            self.leaf_kinds.clear()
         self.put_caches_back()
         self.entries: list[int] = []
         self.refs: list[int] = []

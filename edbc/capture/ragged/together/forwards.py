@@ -499,12 +499,12 @@ class _Brought:
         self.values = [[] if k in unread else column for k, column in enumerate(self.values, len(self.rows))]
         for column, size in of_indices:
             number = len(self.rows) + len(self.values) + len(self.indices)
-            places = range(number, number + vectors_in(column[0]))
+            places = range(number, number + vectors_in(rec, column[0]))
             if unread.issuperset(places):
                 none: Any = np.zeros(self.count, np.int64)
                 self.indices += [Numbers(none, size, none, none, _NO_NUMBERS) for _ in places]  # type: ignore[arg-type]
             else:
-                self.indices += _numbers(_vectors(column), size)
+                self.indices += _numbers(_vectors(rec, column), size)
 
     def fits(self, known: KeptCall) -> Any:
         """Definition (2): which instances do."""
@@ -611,7 +611,7 @@ def _integers(numbers: Sequence[int]) -> Ints:
     return found
 
 
-def _vectors(column: Sequence[Any]) -> Sequence[Ints]:
+def _vectors(rec: Recorder, column: Sequence[Any]) -> Sequence[Ints]:
     """The vectors of one leaf of indices, those of all instances behind each other."""
     first = column[0]
     if type(first) is list:
@@ -622,7 +622,7 @@ def _vectors(column: Sequence[Any]) -> Sequence[Ints]:
         return list(np.ascontiguousarray(found.reshape(-1, len(first[0])).T))
     if first.ndim == 1:
         return [torch.cat(list(column)).numpy()]
-    along = along_of(first.shape)
+    along = along_of(rec, first.shape)
     found = torch.cat(list(column), 1 - along).numpy()
     return list(found if along == 0 else np.ascontiguousarray(found.T))
 
@@ -655,11 +655,11 @@ def _given(rec: Recorder, leaves: Sequence[Any], unread: frozenset[int] = frozen
                 given.values.append(rec.constant(leaf).ref)
     for leaf in vectors:
         first = len(given.rows) + len(given.values) + len(given.indices)
-        places = range(first, first + vectors_in(leaf))
+        places = range(first, first + vectors_in(rec, leaf))
         if unread.issuperset(places):
             given.indices.extend([Numbers(0, 0, 0, 0, _NO_NUMBERS)] * len(places))
         elif type(leaf) is list:
-            given.indices.extend(rec.hold(vector, False) for vector in _vectors([leaf]))
+            given.indices.extend(rec.hold(vector, False) for vector in _vectors(rec, [leaf]))
         else:
             found = vectors_of(rec, leaf)
             assert found is not None
@@ -694,7 +694,7 @@ class _Shown(Shown):
             if type(leaf) is Grid:
                 next(rows)
             elif _is_of_indices(leaf):
-                vectors = [next(indices) for _ in range(vectors_in(leaf))]
+                vectors = [next(indices) for _ in range(vectors_in(rec, leaf))]
                 self.sizes.append(vectors[0].triple)
                 self.likes.append(None)
             elif rec.place_of_rows(leaf.shape, leaf.dtype) >= 0:
@@ -728,7 +728,7 @@ class _Shown(Shown):
     def of_numbers(self, item: list[Any]) -> Any:
         if not width_of(item):
             return None
-        vectors = tuple(next(self.indices) for _ in range(vectors_in(item)))
+        vectors = tuple(next(self.indices) for _ in range(vectors_in(self.rec, item)))
         if len(vectors) == 1:
             return Listed(Index(self.rec, self.rec.tensor_of(vectors[0]), vectors, -1))
         return Listed(Index(self.rec, torch.tensor(item), vectors, 1))

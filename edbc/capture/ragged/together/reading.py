@@ -26,7 +26,7 @@ import torch
 from edbc.base.frozen import frozen
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import Numbers
-from edbc.capture.ragged.symbols import MOST_VECTORS, Size, along_of
+from edbc.capture.ragged.symbols import COLUMNS_MET, ENDS_MET, MOST_VECTORS, Size, along_of
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.standins.nests import is_named, places_once
 from edbc.capture.standins.standin import PLAIN
@@ -248,7 +248,7 @@ class _Reader:
         """What `told` says, by kind, so that equal parts are one object: but for what is asked what is earlier."""
         known, shape, key = self.rec.leaf_kinds, kind[0], kind
         if len(shape) > 1 and shape[-1] == shape[-2]:
-            key = *kind, shape[-1] in earlier
+            key = *kind, shape[-1] in earlier, ("grid", len(self.leaves)) in self.rec.told_by
         elif shape == (1,):
             key = *kind, False
         found = known.get(key)
@@ -259,17 +259,26 @@ class _Reader:
 
     def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...] | None, tuple[int, ...]]:
         """What tells a tensor from others, None for one that is no leaf, and its sizes. A square one as long as an
-        `earlier` leaf is a grid, though it be of as many columns as rows have elsewhere."""
+        `earlier` leaf is a grid; where it is of as many columns as rows have elsewhere, if this leaf was one before
+        that could be nothing else."""
         if not item.is_cpu or item.layout is not torch.strided:
             return None, ()
         shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
         if dtype is torch.int64:
-            along = along_of(shape) if 0 < len(shape) < 3 else 0
+            if len(shape) == 2 and shape[0] > 2 and shape[1] == 1:
+                self.rec.met.add(COLUMNS_MET)
+            elif len(shape) == 2 and shape[0] == 2 and shape[1] > 1:
+                self.rec.met.add(ENDS_MET)
+            along = along_of(self.rec, shape) if 0 < len(shape) < 3 else 0
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
             return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else (None, ())
         is_matrix = len(shape) == 2 or (len(shape) > 2 and math.prod(shape[:-2]) == 1)
         is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
+        if is_square and self.rec.place_of_rows(shape, dtype) < 0:
+            self.rec.met.add(("grid", len(self.leaves)))
+        elif is_square:
+            is_square = ("grid", len(self.leaves)) in self.rec.told_by
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
             return (Grid, dtype, len(shape), None), ()
         if dtype is torch.bool and len(shape) > 1 and self.rec.place_of_rows(shape, dtype) < 0:
@@ -309,9 +318,9 @@ def width_of(item: Sequence[Any]) -> int:
     return widths.pop()
 
 
-def vectors_in(leaf: Any) -> int:
+def vectors_in(rec: Recorder, leaf: Any) -> int:
     """How many vectors a leaf of indices is."""
     if type(leaf) is list:
         return width_of(leaf)
-    along = along_of(leaf.shape)
+    along = along_of(rec, leaf.shape)
     return 1 if along < 0 else leaf.shape[along]
