@@ -798,7 +798,7 @@ MOST_VECTORS = 4
 """Of a matrix of indices: edges have two."""
 
 
-COLUMNS_MET, ENDS_MET = "columns", "ends"
+COLUMNS_MET, ENDS_MET = ("columns",), ("ends",)
 """Of `Recorder.met`: columns of more than two indices, and two vectors of more than one."""
 
 

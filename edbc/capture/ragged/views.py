@@ -361,12 +361,15 @@ def tiled(call: Call) -> Any:
         return pairs.SideBySide(ragged, rest[0])
     if not all(type(s) is int for s in rest) or type(times) not in (int, Size):
         return NotImplemented
-    whole = ragged.tiled(times.like, False) if type(times) is Size else _behind_each_other([ragged] * times)
+    if type(times) is Size:
+        whole = ragged.tiled(times.like, False)
+    else:
+        whole = _behind_each_other([ragged] * times) if times else ragged.like(range(0))
     return whole if set(rest) <= {1} else each_row(ragged.rec, [whole], lambda row: row.repeat(rest), ragged.at)
 
 
 def _behind_each_other(parts: Sequence[Ragged]) -> Ragged:
-    """The rows of several values."""
+    """The rows of several values, of which there is one at least."""
     triples = [triple(part.refs) for part in parts]
     return parts[0] if len(parts) == 1 else parts[0].like(one_step(parts[0].rec, JOIN, (), triples))
 

@@ -362,10 +362,10 @@ class Recorder:
         """Classes whose values are rows (`capture.ragged`)."""
         self.is_of_ragged: dict[Any, bool] = {}
         self.leaf_kinds: Kept[Any, Any] = Kept(MOST_KINDS)
-        self.met: set[Any] = set()
+        self.met: dict[Any, None] = {}
         """What leaves that could be nothing else were: two ends of edges, columns, matrices as large as others have
         rows; before this mini-batch, `told_by`."""
-        self.told_by: frozenset[Any] = frozenset()
+        self.told_by: dict[Any, None] = {}
         """What tells tensors of instances apart (`ragged.together.reading`), by all that it depends on."""
         """What `is_ragged` knows."""
         self.sizes: Sizes | None = None
@@ -419,7 +419,7 @@ class Recorder:
         self.looks = self.in_fragment or self._mini_batches < LOOKS or self._mini_batches % LOOKS == 0
         self._mini_batches += 1
         if len(self.met) > len(self.told_by):  # the same for all of a mini-batch
-            self.told_by = frozenset(self.met)
+            self.told_by = dict(self.met)
             self.leaf_kinds.clear()
         self.put_caches_back()
         self.entries: list[int] = []

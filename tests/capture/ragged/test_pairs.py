@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, of_model
+from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, of_model, require_eager
 from torch import nn
 
 from edbc.capture.ragged.kept import KeptCall
@@ -133,6 +133,31 @@ def test_every_two_rows(name: str, made: Callable[[str], nn.Module]) -> None:
     net = of_model(made(KEPT[name]), pairs)
     assert {type(known) for known in kept_forwards(net)} == {KeptCall}
     assert any(signature.startswith("run flatten") for signature in types_of(net)) == (name in RUNS)
+
+
+@pytest.mark.parametrize("name", ["repeated", "two lengths", "edges and ends", "squeezed"])
+def test_one_row_and_none(name: str, made: Callable[[str], nn.Module]) -> None:
+    """Instances of one row, whose matrices have as many rows as anything else, are of the same run; none too."""
+    model = made(KEPT[name]).eval()
+    rng = Random(0)
+    net = of_model(model, pairs, rounds=1)
+    known = len(kept_forwards(net))
+    for n, m in ((1, 1), (1, 3), (3, 1)):
+        require_eager(net, model, [sized(n, m), pairs(rng), sized(n, m)])
+    assert len(kept_forwards(net)) == known
+    for instance in (sized(0, 2), sized(2, 0)):
+        try:
+            expected = model(instance)
+        except (IndexError, RuntimeError) as error:  # the largest of none
+            with pytest.raises(type(error)):
+                net([pairs(rng), instance])
+        else:
+            torch.testing.assert_close(net([pairs(rng), instance])[1], expected)
+
+
+def sized(n: int, m: int) -> Any:
+    words = [torch.arange(k) % VOCAB for k in (n, m)]
+    return *words, torch.arange(3.0 * n * n).view(n, n, 3) / 9, torch.ones(n, n, dtype=torch.bool)
 
 
 def body(rng: Random) -> str:

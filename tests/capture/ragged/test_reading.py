@@ -15,6 +15,7 @@ from torch import nn
 from edbc.capture.code.closed import Closed
 from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_of
 from edbc.capture.ragged.kept import KeptCall
+from edbc.capture.ragged.symbols import COLUMNS_MET, ENDS_MET
 from edbc.capture.ragged.together.forwards import _integers
 from edbc.capture.ragged.together.reading import DEEPEST, Grid, read, vectors_in, width_of
 
@@ -122,10 +123,42 @@ def test_what_a_key_tells() -> None:
     assert read(rec, False, []) == []
 
 
+def test_shapes_that_could_be_two_things() -> None:
+    """Are what others in their place were, in mini-batches before, that could be one alone: columns and ends of edges,
+    rows as wide as there are, matrices of one row."""
+    rec = of_model(Sends(), graph, rounds=1)._idle[0][1]
+    for met in (rec.met, rec.told_by, rec.leaf_kinds):
+        met.clear()
+
+    def key(*instance: Any) -> Any:
+        ((group, _),) = read(rec, False, [instance])
+        return group.key
+
+    def column(n: int) -> torch.Tensor:
+        return torch.zeros(n, 1, dtype=torch.int64)
+
+    of_rows = [(torch.zeros(n, 3), torch.zeros(m, 3)) for n, m in ((5, 4), (3, 3), (4, 3))]
+    assert len({key(*instance) for instance in of_rows}) == 1
+    matrices = [(torch.zeros(n, 3), torch.zeros(n, n)) for n in (1, 3, 5)]
+    for _ in range(2):  # not before the next mini-batch, whatever comes first
+        assert len({key(*instance) for instance in matrices}) == 3
+        assert len({key(column(n)) for n in (2, 4)}) == 2
+    assert COLUMNS_MET in rec.met
+    assert ENDS_MET not in rec.met
+    rec.begin()
+    assert len({key(*instance) for instance in matrices}) == 1
+    assert len({key(column(n)) for n in (1, 2, 4)}) == 1
+    assert key(torch.zeros(2, 7, dtype=torch.int64)) != key(column(4))
+    rec.begin()
+    assert key(column(2)) != key(column(4))
+    assert key(*of_rows[1]) != key(*of_rows[0])
+
+
 def test_vectors_of_leaves() -> None:
     """How many vectors of indices lists and tensors are."""
+    rec = of_model(Sends(), graph, rounds=1)._idle[0][1]
     for leaf, count in (([1, 2], 1), ([(1, 2)], 2), ([[1, 2, 3]] * 2, 3), (torch.zeros(4).long(), 1)):
-        assert vectors_in(leaf) == count
+        assert vectors_in(rec, leaf) == count
     for leaf in ([True], [1.0], [(1,)], [(1, 2), (1,)], [(1, 2.0)], ["ab"]):
         assert width_of(leaf) == 0
 

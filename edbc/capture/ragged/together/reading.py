@@ -134,20 +134,39 @@ class _Reader:
             items = self.leaves[leaf]
             shapes = [tuple(item.shape) for item in items]
             ndim = len(shapes[0])
-            is_matrix = ndim == 2 or _one([math.prod(of[:-2]) == 1 for of in shapes])
-            for at in [ndim - 2] if is_matrix else range(ndim - 2):
-                numbers = self.sizes_that_are(of[at] for of in shapes), self.sizes_that_are(of[at + 1] for of in shapes)
-                if min(numbers) >= 0 and _one([math.prod(of[:at]) == 1 for of in shapes]):
-                    parts[place] = *numbers, at, _one([of[at + 2 :] for of in shapes])
-                    self.leaves[leaf] = [Grid(item, numbers, at) for item in items]
-                    break
-            else:
+            told = self.told_grid(leaf, shapes) or self.grid(ndim, shapes)
+            if told is None:
                 parts[place] = _one(shapes)
+                continue
+            numbers, at = told
+            parts[place] = *numbers, at, _one([of[at + 2 :] for of in shapes])
+            self.leaves[leaf] = [Grid(item, numbers, at) for item in items]
+            self.rec.met[("sizes", leaf, numbers, at)] = None
         for place, values in self.integers:
             number = self.sizes_that_are(values)
             found.append(number)
             parts[place - 1 : place + 1] = (int, _one(values)) if number < 0 else (Size, number)
         return Group(tuple(parts), self.leaves, self.sizes, found, self.lengths)
+
+    def grid(self, ndim: int, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, int], int] | None:
+        """As long as which leaves two dimensions of a column of tensors are, and where the first of them is; None where
+        they are no grids."""
+        is_matrix = ndim == 2 or _one([math.prod(of[:-2]) == 1 for of in shapes])
+        for at in [ndim - 2] if is_matrix else range(ndim - 2):
+            numbers = self.sizes_that_are(of[at] for of in shapes), self.sizes_that_are(of[at + 1] for of in shapes)
+            if min(numbers) >= 0 and _one([math.prod(of[:at]) == 1 for of in shapes]):
+                return numbers, at
+        return None
+
+    def told_grid(self, leaf: int, shapes: Sequence[tuple[int, ...]]) -> tuple[tuple[int, int], int] | None:
+        """The same as others in this place were, if all can be: of one row, too, and where other leaves are as long."""
+        for what, *of in self.rec.told_by:
+            if what == "sizes" and of[0] == leaf:
+                (a, b), at = of[1:]
+                sizes = zip(shapes, self.sizes[a], self.sizes[b], strict=True)
+                if all(shape[at : at + 2] == (n, m) and math.prod(shape[:at]) == 1 for shape, n, m in sizes):
+                    return (a, b), at
+        return None
 
     def sizes_that_are(self, values: Iterable[int], step: int = 1) -> int:
         """The number of the first leaf, or by a `step` of -1 the last one, that is as long as a number of each
@@ -266,9 +285,9 @@ class _Reader:
         shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
         if dtype is torch.int64:
             if len(shape) == 2 and shape[0] > 2 and shape[1] == 1:
-                self.rec.met.add(COLUMNS_MET)
+                self.rec.met[COLUMNS_MET] = None
             elif len(shape) == 2 and shape[0] == 2 and shape[1] > 1:
-                self.rec.met.add(ENDS_MET)
+                self.rec.met[ENDS_MET] = None
             along = along_of(self.rec, shape) if 0 < len(shape) < 3 else 0
             count = 1 if along < 0 else shape[along] if len(shape) == 2 else 0
             sizes = shape if along < 0 else shape[1 - along : 2 - along]
@@ -276,7 +295,7 @@ class _Reader:
         is_matrix = len(shape) == 2 or (len(shape) > 2 and math.prod(shape[:-2]) == 1)
         is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
         if is_square and self.rec.place_of_rows(shape, dtype) < 0:
-            self.rec.met.add(("grid", len(self.leaves)))
+            self.rec.met[("grid", len(self.leaves))] = None
         elif is_square:
             is_square = ("grid", len(self.leaves)) in self.rec.told_by
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
