@@ -227,14 +227,17 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = (), is_meth
 
 
 def own_attributes(node: ast.FunctionDef) -> _Own:
-    """What a statement of a method's own block has assigned is told from what one inside of others may have."""
+    """What a statement of a method's own block has assigned is told from what one inside of others may have, or one
+    behind a return that may come first."""
     own = node.args.args[0].arg if node.args.args else ""
     of_own = [x for x in ast.walk(node) if isinstance(x, ast.Attribute)
               and isinstance(x.value, ast.Name) and x.value.id == own]  # fmt: skip
     stored = {x.attr for x in of_own if isinstance(x.ctx, ast.Store)}
     ends: dict[str, int] = {}
+    first = min((x.lineno for x in ast.walk(node) if isinstance(x, ast.Return)), default=node.end_lineno or 0)
     for statement in node.body:
-        for target in statement.targets if isinstance(statement, ast.Assign) else ():
+        is_sure = isinstance(statement, ast.Assign) and statement.lineno <= first
+        for target in statement.targets if is_sure else ():  # type: ignore[attr-defined]
             for x in ast.walk(target):
                 if isinstance(x, ast.Attribute) and x in of_own and isinstance(x.ctx, ast.Store):
                     ends.setdefault(x.attr, statement.end_lineno or 0)

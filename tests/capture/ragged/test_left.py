@@ -207,6 +207,25 @@ class Longest(Rotary):
         return x * self.turned[: len(x)]
 
 
+class Returns(Rotary):
+    """Grows two of them, unless there is enough of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cosines = self.sines = None
+
+    def grow(self, x):
+        if self.cosines is not None and len(x) <= self.cosines.shape[0]:
+            return
+        angles = torch.arange(len(x))[:, None] * torch.cat([self.speeds, self.speeds])[None]
+        self.cosines = angles.cos()
+        self.sines = angles.sin()
+
+    def forward(self, x):
+        self.grow(x)
+        return x * self.cosines[: len(x)] + x.flip(1) * self.sines[: len(x)]
+
+
 class WithCache(nn.Module):
     def __init__(self, kind: type[nn.Module]) -> None:
         super().__init__()
@@ -217,7 +236,7 @@ class WithCache(nn.Module):
 
 
 @pytest.mark.parametrize("rows", [True, False])
-@pytest.mark.parametrize("kind", [Rotary, Causal, Longest])
+@pytest.mark.parametrize("kind", [Rotary, Causal, Longest, Returns])
 def test_caches_are_as_the_model_was_bound(kind: type[nn.Module], rows: bool) -> None:
     """Empty, or filled by eager execution, which fills them again while the net is there; captured, and in training."""
     torch.manual_seed(0)
