@@ -829,7 +829,15 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
             raise CannotKeep
         return kind.__getattr__(self, name)
 
-    module.__class__ = derived_class(kind, {"__setattr__": set_attribute, "__getattr__": get_attribute, **copies})
+    def deep_copy(self: nn.Module, memo: dict[int, Any]) -> nn.Module:  # as eager's: none of the model's, so no node
+        copied = memo[id(self)] = kind.__new__(kind)
+        copied.__class__ = derived_class(kind, copies)
+        copied.__dict__.update(copy.deepcopy(vars(self), memo))
+        return copied
+
+    own: dict[str, Any] = {} if hasattr(kind, "__deepcopy__") else {"__deepcopy__": deep_copy}
+    own |= {"__setattr__": set_attribute, "__getattr__": get_attribute}
+    module.__class__ = derived_class(kind, own | copies)
 
 
 def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:

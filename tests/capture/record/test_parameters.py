@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -222,3 +223,32 @@ def test_looking_up_what_are_no_integers(numbers: torch.Tensor) -> None:
         model(numbers)
     with pytest.raises(RuntimeError, match="scalar types: Long, Int"):
         net([numbers])
+
+
+class CopiesItself(nn.Module):
+    """Modules that forward copies: their parameters are no parameters of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, SIZE))
+        self.table, self.out = nn.Embedding(5, SIZE), nn.Linear(SIZE, 2)
+
+    def forward(self, ids: list[int]) -> torch.Tensor:
+        inner, table = copy.deepcopy(self.inner), copy.deepcopy(self.table)
+        h = sum(table(torch.tensor(i)) for i in ids) * self.table(torch.tensor(ids[0]))
+        return self.out(inner(h) + next(inner.parameters()).sum() + self.inner[0](h))
+
+
+def test_gradients_of_modules_that_forward_copies_stay_there() -> None:
+    """As in eager execution; the model's layer had them, as its copy's calls were nodes of it."""
+    model, batch = seeded(CopiesItself).double(), [[1, 2], [3], [4, 0, 1], [2, 2]]
+    net = bound(model, batch, cells="auto")
+    found = []
+    for run in (lambda: [model(ids) for ids in batch], lambda: net(batch), lambda: net(batch)):
+        model.zero_grad()
+        results = torch.stack(run())
+        results.square().sum().backward()
+        found.append([results.detach(), *[p.grad for p in model.parameters()]])
+    assert found[0][3] is None  # the second layer is read by copies alone
+    for ours in found[1:]:
+        torch.testing.assert_close(ours, found[0])
