@@ -141,7 +141,7 @@ class _Reader:
             numbers, at = told
             parts[place] = *numbers, at, _one([of[at + 2 :] for of in shapes])
             self.leaves[leaf] = [Grid(item, numbers, at) for item in items]
-            self.rec.met[("sizes", leaf, numbers, at)] = None
+            self.rec.met |= {("grid", leaf): None, ("sizes", leaf, numbers, at): None}
         for place, values in self.integers:
             number = self.sizes_that_are(values)
             found.append(number)
@@ -252,7 +252,8 @@ class _Reader:
                 self.parts += Size, self.lengths[-1]
                 return
             lengths = zip(*self.sizes, strict=True) if self.sizes else itertools.repeat(())
-            told = [*map(self._told, items, kinds, lengths)]
+            told = [known or self._told(item, kind, earlier)
+                    for known, item, kind, earlier in zip(told, items, kinds, lengths, strict=False)]  # fmt: skip
         every, sizes = zip(*told, strict=True)
         parts = _one(every)
         if parts is None:
@@ -266,7 +267,7 @@ class _Reader:
     def _told(self, item: torch.Tensor, kind: tuple[Any, ...], earlier: Sequence[int]) -> Any:
         """What `told` says, by kind, so that equal parts are one object: but for what is asked what is earlier."""
         known, shape, key = self.rec.leaf_kinds, kind[0], kind
-        if len(shape) > 1 and shape[-1] == shape[-2]:
+        if len(shape) > 1 and shape[-1] == shape[-2] and (item.requires_grad or self.is_of_rows(item)):
             key = *kind, shape[-1] in earlier, ("grid", len(self.leaves)) in self.rec.told_by
         elif shape == (1,):
             key = *kind, False
@@ -275,6 +276,10 @@ class _Reader:
             parts, sizes = self.told(item, earlier)
             found = known.add(key, (known.get(parts) or known.add(parts, parts) if parts else None, sizes))
         return found
+
+    def is_of_rows(self, item: torch.Tensor) -> bool:
+        """Whether a tensor may be rows."""
+        return self.rec.place_of_rows(item.shape, item.dtype) >= 0
 
     def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...] | None, tuple[int, ...]]:
         """What tells a tensor from others, None for one that is no leaf, and its sizes. A square one as long as an
@@ -294,13 +299,11 @@ class _Reader:
             return ((Numbers, along, count), sizes) if 0 < count <= MOST_VECTORS else (None, ())
         is_matrix = len(shape) == 2 or (len(shape) > 2 and math.prod(shape[:-2]) == 1)
         is_square = is_matrix and shape[-2] == shape[-1] and shape[-1] in earlier
-        if is_square and self.rec.place_of_rows(shape, dtype) < 0:
-            self.rec.met[("grid", len(self.leaves))] = None
-        elif is_square:
+        if is_square and self.is_of_rows(item):
             is_square = ("grid", len(self.leaves)) in self.rec.told_by
         if is_square and (dtype is torch.bool or dtype.is_floating_point) and not item.requires_grad:
             return (Grid, dtype, len(shape), None), ()
-        if dtype is torch.bool and len(shape) > 1 and self.rec.place_of_rows(shape, dtype) < 0:
+        if dtype is torch.bool and len(shape) > 1 and not self.is_of_rows(item):
             return (Grid, dtype, len(shape), None), ()
         if not dtype.is_floating_point:
             return None, ()
