@@ -52,7 +52,8 @@ from edbc.capture.ragged.program import (
 from edbc.capture.ragged.rows import adopted
 from edbc.capture.ragged.symbols import MOST, Index, Line, Listed, Mask, Size, along_of, asked, untold, vectors_of
 from edbc.capture.ragged.value import All, Drawn, NotRagged, Ragged
-from edbc.capture.ragged.whole.recipes import Recipe, WorkedOut, worked_out
+from edbc.capture.ragged.whole.function import renumbered
+from edbc.capture.ragged.whole.recipes import MOST_KNOWN, Claim, Claims, Recipe, WorkedOut, worked_out
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.made import Made
@@ -245,6 +246,7 @@ class KeptCall(NamedTuple):
     """Results of the run that are rows of zeros, to which others are added as if they were not there."""
     unread: frozenset[int]
     """Arguments that it is given and neither reads nor returns, by number; nor does it matter how many they are."""
+    claims: Claims | None = None
     left: KeptCall | None = None
     """Of a forward that leaves attributes on modules: the call that gives these, by path and name, and no more."""
 
@@ -260,6 +262,8 @@ class KeptCall(NamedTuple):
         for count, least, most in self.within:
             size = size_of(count, sizes, known)
             fit = fit & (size >= least) & (size <= most)
+        if self.claims is not None:
+            fit = fit & self.claims.fit(sizes)
         return fit & self.is_apart(indices)
 
     def is_apart(self, indices: Sequence[Any]) -> Any:
@@ -551,7 +555,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     reading, rec.reading = rec.reading, untold
     rec.kept_wholes = []
     rec.asked_size, rec.counted, rec.num_amounts = False, False, 0
-    rec.equal_sizes, rec.within, rec.apart = [], [], []
+    rec.equal_sizes, rec.within, rec.apart, rec.claims = [], [], [], []
     result, own = None, [row for row in given.rows if row.is_own]
     shared(None, own)  # what is kept changes no argument
     try:
@@ -561,7 +565,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         if (rec.asked_size or rec.counted) and not by_sizes:
             rec.functions[key], by_sizes = BY_SIZES, True
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
-            result, by_sizes, rec.equal_sizes, rec.within, rec.apart
+            result, by_sizes, rec.equal_sizes, rec.within, rec.apart, rec.claims
         )
         if by_sizes:
             rec.kept_sizes[key, sizes] += 1
@@ -608,7 +612,7 @@ def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, i
     try:
         if known.draws:  # a call that gives what is left would draw other numbers
             raise CannotKeep
-        kept = _Keeping(rec, begin, given).kept(left, by_sizes, rec.equal_sizes, rec.within, rec.apart)
+        kept = _Keeping(rec, begin, given).kept(left, by_sizes, rec.equal_sizes, rec.within, rec.apart, rec.claims)
         rec.functions[key] = known._replace(left=kept)
     except CannotKeep:
         rec.functions[key] = NOT_KEPT
@@ -669,9 +673,10 @@ class _Keeping:
 
     def kept(self, result: Any, by_sizes: bool = False, equal: Iterable[tuple[Triple, SizeOf]] = (),
              within: Iterable[tuple[Triple, int, int]] = (),
-             apart: Iterable[tuple[Triple, int]] = ()) -> KeptCall:  # fmt: skip
-        """See `KeptCall`; some registers have to be of `equal` sizes, some sizes `within` bounds, and indices `apart`
-        from numbers. Raises CannotKeep, also where gradients were off in between, which a run does not tell."""
+             apart: Iterable[tuple[Triple, int]] = (), claims: Sequence[Claim] = ()) -> KeptCall:  # fmt: skip
+        """See `KeptCall`; some registers have to be of `equal` sizes, some sizes `within` bounds, indices `apart` from
+        numbers, and `claims` right. Raises CannotKeep, also where gradients were off in between, which a run does not
+        tell."""
         entries = self.rec.entries
         if self.rec.has_switched(self.entry):
             raise CannotKeep
@@ -684,9 +689,15 @@ class _Keeping:
                 self.node(number)
         if self.num_draws != len(self.rec.draws):  # what is drawn and read by none
             raise CannotKeep
-        for count in () if by_sizes else self.draft.counts:
-            if count is not None and size_of(count, self.sizes) < 2 and size_of(count, self.more) > 1:
+        first = len(self.sizes) - len(self.extras)
+        worked = {k for k, extra in enumerate(self.extras, first) if type(extra) is WorkedOut}
+        for count in () if by_sizes else {*self.draft.counts, *worked}:
+            if count is None or (size := size_of(count, self.sizes)) > 1:
+                continue
+            if size_of(count, self.more) > 1:
                 raise TooFew
+            if type(count) is not int or count in worked:  # `h[12:]`, of which longer ones have some
+                self.within.add((count, size, size))
         for like, other in equal:
             a, b = self.count_of(like), self.count_of(other)
             self.equal |= {(a, b)} if a != b else set()
@@ -698,9 +709,19 @@ class _Keeping:
         first = len(self.given.rows) + len(self.given.values) + 1
         numbers = dict.fromkeys((-self.sized(of) - first, index) for of, index in apart)
         told = tuple(self.equal), tuple(self.below), tuple(self.within), tuple(numbers), tuple(sorted(self.zeros))
-        return KeptCall(program, tuple(self.extras), placed, form, *told, self.unread(form, told))
+        claimed = None if by_sizes or not claims else self.claimed(claims)
+        return KeptCall(program, tuple(self.extras), placed, form, *told, self.unread(form, told, claimed), claimed)
 
-    def unread(self, form: Form, told: Any) -> frozenset[int]:
+    def claimed(self, claims: Sequence[Claim]) -> Claims:
+        """What is told, in terms of the sizes of arguments."""
+        likes = [*dict.fromkeys(like for claim in claims for like in claim.likes)]
+        roots = []
+        for *both, own in claims:
+            numbers = [likes.index(like) for like in own]
+            roots += [renumbered(root, numbers) for root in both]
+        return Claims(tuple(roots), tuple([self.draft.count_of(self.sized(like)) for like in likes]), Kept(MOST_KNOWN))
+
+    def unread(self, form: Form, told: Any, claimed: Claims | None) -> frozenset[int]:
         """See `KeptCall`."""
         registers = {-1 - r for step in self.draft.steps for r in step.registers} | {-1 - r for r in self.results}
         registers |= {-1 - r for r in form.sources}
@@ -708,6 +729,7 @@ class _Keeping:
         counts += [count for _, count, _ in told[1]] + [count for count, *_ in told[2]]
         counts += [extra.num for extra in self.extras if isinstance(extra, First | Drawn)]
         counts += [count for extra in self.extras if isinstance(extra, WorkedOut) for count in extra.counts]
+        counts += () if claimed is None else claimed.counts
         of_indices = [number for number, *_ in (*told[1], *told[3])]
         of_indices += [extra.number for extra in self.extras if isinstance(extra, ByIndices)]
         first = len(self.given.rows) + len(self.given.values)

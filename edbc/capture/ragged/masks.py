@@ -8,7 +8,9 @@ Definitions.
 (1) A function of masks, sizes and numbers is *told* where it gives a mask at two choices of lengths, of the same
     numbers, whose dimensions are the same symbols. So no function need be known by its name. An integer that is a
     symbol at both is that: the lengths of a batch of one are a mask too. Any other tensor that it gives is worked out
-    for the sizes of each instance (`whole.worked`).
+    for the sizes of each instance (`whole.worked`). What is told is a *claim* (`whole.recipes`), which other sizes may
+    not hold: a band of 16 says the same everywhere in matrices of 7 and 11. But for functions of each element of masks,
+    and of their shapes, it is held against the function for the sizes of each instance, too.
 (2) A mask that changes nothing leaves another tensor as it is: filling nowhere, adding 0, multiplying by 1.
 (3) Any other function takes a mask as what it is: equal rows where it has one symbol, a triangle in an expression of
     runs (`ragged.whole`) where it has two.
@@ -27,6 +29,7 @@ from edbc.capture.ragged.program import CannotKeep, Triple
 from edbc.capture.ragged.rows import rows_described
 from edbc.capture.ragged.symbols import Amount, Line, Mask, Range, Shape, Size, mask_of
 from edbc.capture.ragged.whole.function import Apply, evaluated, pick, renumbered
+from edbc.capture.ragged.whole.recipes import Claim, are_equal
 from edbc.capture.ragged.whole.runs import LENGTHS, MARKS, Leaves, Pairs, of_triangle, triangle_of
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.table import Hole
@@ -113,7 +116,7 @@ def of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwa
     sizes = [Size(rec, value, like) for like, value in likes]
     expression = partial(_expression, {like: number for number, (like, _) in enumerate(likes)})
     root = Apply(func, rules.name_of(func), expression(args), expression(kwargs))
-    made = []
+    made: list[Any] = []
     for lengths in (*LENGTHS, [size.value for size in sizes]):
         with Dispatched() as dispatched:
             try:
@@ -123,7 +126,25 @@ def of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwa
         if dispatched.draws or dispatched.is_foreign:
             return None
     by_lengths = dict(zip(zip(*LENGTHS, strict=True), sizes, strict=False))
-    return _of_all(rec, root, likes, by_lengths, made)
+    begin = len(rec.claims)
+    found = _of_all(rec, root, likes, by_lengths, made)
+    if found is None or _is_sure(root.name, (*flat(args, kwargs),)):
+        del rec.claims[begin:]
+    return found
+
+
+def _is_sure(name: str, items: Sequence[Any]) -> bool:
+    """Whether a function of masks gives the same whatever sizes are: of each element, or of shapes."""
+    others = {type(x) for x in items} & {Size, Amount, Worked, Range, Line, slice}
+    is_of_each = name in _OF_EACH or name in rules.CASTS or rules.is_pointwise(name)
+    return (is_of_each and not others) or (name in _OF_SHAPES and others <= {Size})
+
+
+_OF_EACH = frozenset("bool float int long double half bfloat16 logical_not bitwise_not bitwise_and bitwise_or".split())
+_OF_SHAPES = frozenset(
+    "ones zeros full ones_like zeros_like full_like unsqueeze squeeze expand expand_as view reshape clone "
+    "contiguous".split()
+)
 
 
 def _of_all(rec: Recorder, root: Apply, likes: Any, by_lengths: dict[tuple[int, int], Size], made: list[Any]) -> Any:
@@ -133,8 +154,14 @@ def _of_all(rec: Recorder, root: Apply, likes: Any, by_lengths: dict[tuple[int, 
                  for k in range(len(made[0]))]  # fmt: skip
         return None if any(part is None for part in parts) else tuple(parts)
     found = _of_both(rec, by_lengths, *made[:2])
-    if found is not None or not likes or not all(type(x) is torch.Tensor and x.numel() for x in made[:2]):
+    claimed = _expression({like: number for number, (like, _) in enumerate(likes)}, found)
+    if type(found) is Size:  # in the place of a tensor of it
+        claimed = Apply(torch.full, "full", ((), claimed), {"dtype": torch.int64})
+    if found is not None and are_equal(evaluated(claimed, [value for _, value in likes]), made[2]):
+        rec.claims.append(Claim(root, claimed, tuple([like for like, _ in likes])))
         return found
+    if not likes or not all(type(x) is torch.Tensor and x.numel() for x in made[:2]):
+        return None
     one, other, now = made
     if type(now) is not torch.Tensor or one.dtype is not other.dtype or not one.ndim == other.ndim == now.ndim:
         return None

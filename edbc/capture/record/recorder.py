@@ -41,7 +41,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import All, Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
 from edbc.capture.ragged.whole.amounts import told
-from edbc.capture.ragged.whole.recipes import Recipe
+from edbc.capture.ragged.whole.recipes import Claim, Recipe
 from edbc.capture.ragged.whole.runs import Pairs, cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
 from edbc.capture.record.excerpts import Excerpts, excerpts
@@ -217,20 +217,20 @@ class Recorder:
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast", "before_books",
-        "books", "caches", "calls", "captures", "constants", "contents", "counted", "cuts", "described", "descriptions",
-        "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts", "equal_sizes",
-        "external_index", "external_source", "first_external", "first_instance", "first_runs", "first_value", "flows",
-        "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home", "in_cell",
-        "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
-        "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
-        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries",
-        "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
-        "num_amounts", "num_runs", "num_stacked", "numbers", "overlaps", "parts", "plain", "positions", "ragged",
-        "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once",
-        "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
-        "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "stacked",
-        "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart", "told_by",
-        "tracer", "unread", "wholes", "within", "zeros",
+        "books", "caches", "calls", "captures", "claims", "constants", "contents", "counted", "cuts", "described",
+        "descriptions", "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
+        "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_runs",
+        "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home",
+        "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
+        "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds",
+        "leaves", "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes",
+        "most_entries", "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept",
+        "note_unread", "num_amounts", "num_runs", "num_stacked", "numbers", "overlaps", "parts", "plain", "positions",
+        "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads",
+        "reads_at_once", "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows",
+        "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes",
+        "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart",
+        "told_by", "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -386,6 +386,8 @@ class Recorder:
         """What has become a node in such code, which is none any more if that is forgotten."""
         self.symbolic = False
         """Whether sizes are given as symbols (`ragged.symbols`)."""
+        self.claims: list[Claim] = []
+        """What is told of sizes, which is to be right for others (`ragged.masks`)."""
         self.equal_sizes: list[tuple[Triple, Triple | tuple[Triple, Triple]]] = []
         """Those that have to be equal, by registers; or to be as many as pairs of two others."""
         self.shares_equal = False

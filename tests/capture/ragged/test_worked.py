@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 import torch
+from helpers import bound
 from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, of_model, require_eager
 from test_pairs import TEXT, pairs
 from torch import nn
@@ -167,6 +168,38 @@ def test_random_indices_that_follow_from_sizes(seed: int, made: Callable[[str], 
         "(h[i][:, None] + h[i][None]).tanh().sum((0, 1))", "h[i].cumsum(0).sum(0) / (1 + len(i))",
     ])  # fmt: skip
     of_model(made(f"i, j = {line(rng)}, {line(rng)}\n        return {use}"), pairs, rounds=1)
+
+
+BEYOND = [
+    "m = torch.ones(n, n).triu(-12) * torch.ones(n, n).tril(12)\n        return (m @ h).sum(0)",
+    "m = torch.ones(n, n, dtype=torch.bool).triu(12)\n"
+    "        return ((h @ h.t()).masked_fill(m, -1e9).softmax(-1) @ h).sum(0)",
+    "return (h * (torch.arange(n) < 14)[:, None]).sum(0)",
+    "i = torch.arange(n)\n"
+    "        e = (h @ h.t()).masked_fill((i[None] - i[:, None]).abs() > 12, -1e9)\n"
+    "        return (e.softmax(-1) @ h).sum(0)",
+    "return h.sum(0) + h[12:].sum(0)",
+    "return (h + h[torch.arange(0, n, 13)].mean(0)).amax(0)",
+    "return (h @ h.t())[:, :14].sum(0)",
+    "return ((h @ h.t())[:, :14].sum(0)[:, None] * h[:14]).sum(0) / (h @ h.t())[:, :14].shape[1]",
+    "return ((h @ h.t())[:5].softmax(-1) @ h).sum(0)",
+    "return (h @ h.t()).diagonal(12).sum() if n > 12 else h.sum()",
+    "return F.pad(h @ h.t(), (0, 20))[:, :25].sum(1).amax(0)",
+    "return (mask.float()[:, :14] @ h[:14]).sum(0) + h[torch.arange(n).clamp(max=12)].sum(0)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BEYOND)
+def test_numbers_of_code_beyond_the_sizes_that_were_met(body: str, made: Callable[[str], nn.Module]) -> None:
+    """What is told at two lengths (a band of 12 says the same everywhere in matrices of 7 and 11) is held against the
+    code for others: such instances gave wrong numbers, or failed."""
+    model = made(body).eval()
+    rng = Random(0)
+    net = bound(model, [pairs(rng) for _ in range(6)], cells="auto", rows=True)
+    for _ in range(2):
+        require_eager(net, model, [pairs(rng) for _ in range(4)])
+    for n in (30, 14, 13, 15, 12, 3, 40):
+        require_eager(net, model, [pairs(rng), longer(rng, n, 3), pairs(rng)], 2e-5)
 
 
 def test_recipes_that_do_not_fit() -> None:

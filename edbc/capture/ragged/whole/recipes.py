@@ -126,6 +126,50 @@ class WorkedOut(NamedTuple):
         return [Numbers(np.cumsum(size) - size, size, lowest, highest, joined.numpy())]  # type: ignore[arg-type]
 
 
+class Claim(NamedTuple):
+    """What an expression of lengths was told to be, another one, of the same registers' lengths."""
+
+    root: Any
+    told: Any
+    likes: tuple[Triple, ...]
+
+
+class Claims(NamedTuple):
+    """All that is told for a kept call, of lengths that follow from its arguments' sizes."""
+
+    roots: tuple[Any, ...]
+    """What was told, behind what it was told of, for each."""
+    counts: tuple[Count, ...]
+    known: Kept[Any, bool]
+
+    def hold(self, lengths: tuple[int, ...]) -> bool:
+        """Whether all are right at these lengths."""
+        key = lengths, torch.get_default_dtype()
+        found = self.known.get(key)
+        if found is None:
+            try:
+                made = [evaluated(root, lengths) for root in self.roots]
+            except Exception:  # whatever it is: the code as it is written says so
+                made = [0, 1]
+            found = self.known.add(key, all(map(are_equal, made[::2], made[1::2])))
+        return found
+
+    def fit(self, sizes: Sequence[Any]) -> Any:
+        """The same of arguments of these sizes; of arrays, one item per call, of which."""
+        lengths = [size_of(count, sizes) for count in self.counts]
+        if not any(isinstance(of, np.ndarray) for of in lengths):
+            return self.hold(tuple(lengths))
+        every = zip(*[of.tolist() for of in np.broadcast_arrays(*lengths)], strict=True)
+        return np.array([*map(self.hold, every)], np.bool_)
+
+
+def are_equal(one: Any, other: Any) -> bool:
+    """Whether two results are the same, of the same kind."""
+    if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
+        return type(one) is type(other) and bool(one == other)
+    return one.dtype is other.dtype and one.shape == other.shape and torch.equal(one, other)
+
+
 def worked_out(recipe: Recipe, counts: Sequence[Count]) -> WorkedOut:
     """A recipe as an argument."""
     return WorkedOut(recipe, tuple(counts), {})

@@ -55,6 +55,9 @@ LENGTHS = (7, 13, 19), (11, 19, 29)
 """Of three symbols, at which expressions are asked for shapes; no sizes that a model is likely to have beside them, and
 of no two of them is one as much as the other times a number and so much more: `F.pad(x, (3, 3))` is as long as none."""
 MARKS = len(LENGTHS[0])
+_LONG = 10_000
+OTHERS = (2, 3, 5), (_LONG + 7, _LONG + 37, _LONG + 39)
+"""At which `scores[:, :6]` is not of six columns, and `scores[:, :14]` not of all, as they are at LENGTHS."""
 
 
 class Unfit(Exception):
@@ -129,7 +132,8 @@ class Leaves:
 
     def lengths(self, which: int) -> list[int]:
         """How long leaves of each symbol are at one choice of lengths."""
-        found = [*LENGTHS[which][: len(self._lengths)]]
+        chosen = zip((*LENGTHS, *OTHERS)[which], self._lengths, strict=False)
+        found = [length if own or length < _LONG else _LONG**2 for length, own in chosen]  # packed: as much as two have
         for symbol, (one, other) in self.products.items():
             found[symbol] = found[one] * found[other]
         return found
@@ -525,8 +529,31 @@ def _seen(root: Apply, leaves: Leaves) -> Any:
             return Unfit
     if isinstance(found[0], tuple):
         parts = [_dims(a, b, leaves) for a, b in zip(*found, strict=True)]
-        return Unfit if Unfit in parts else rebuilt(found[0], parts)
-    return _dims(found[0], found[1], leaves)
+        return Unfit if Unfit in parts or not _are_shapes(root, leaves, parts) else rebuilt(found[0], parts)
+    seen = _dims(found[0], found[1], leaves)
+    return seen if type(seen) is Seen and _are_shapes(root, leaves, [seen]) else Unfit
+
+
+def _are_shapes(root: Apply, leaves: Leaves, parts: Sequence[Seen]) -> bool:
+    """Whether results are of these shapes at OTHERS too, and of some elements; where a function fails there, it says so
+    of such instances."""
+    return not any(-1 in seen.dims for seen in parts) and all(
+        _are_shapes_at(root, leaves, parts, which) for which in range(len(LENGTHS), len(LENGTHS) + len(OTHERS))
+    )
+
+
+def _are_shapes_at(root: Apply, leaves: Leaves, parts: Sequence[Seen], which: int) -> bool:
+    try:
+        found = evaluated(root, leaves.metas(which))
+    except Exception:  # whatever it is, the call itself will say so
+        return True
+    lengths = leaves.lengths(which)
+    for seen, one in zip(parts, found if isinstance(found, tuple) else [found], strict=True):
+        product = math.prod(lengths[s] for s in seen.product or ())
+        expected = [-1 - d if d < 0 else lengths[d] if d < len(lengths) else product for d in seen.dims]
+        if [*one.shape] != expected:
+            return False
+    return True
 
 
 def _dims(one: Any, other: Any, leaves: Leaves) -> Any:
