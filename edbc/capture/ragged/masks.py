@@ -135,7 +135,8 @@ def of_sizes(rec: Recorder, func: Callable[..., Any], args: tuple[Any, ...], kwa
 
 def _is_sure(name: str, items: Sequence[Any]) -> bool:
     """Whether a function of masks gives the same whatever sizes are: of each element, or of shapes."""
-    others = {type(x) for x in items} & {Size, Amount, Worked, Range, Line, slice}
+    kinds = {type(x.number) if type(x) is Mask and type(x.number) is Size else type(x) for x in items}
+    others = kinds & {Size, Amount, Worked, Range, Line, slice}
     is_of_each = name in _OF_EACH or name in rules.CASTS or rules.is_pointwise(name)
     return (is_of_each and not others) or (name in _OF_SHAPES and others <= {Size})
 

@@ -230,6 +230,22 @@ def test_functions_of_masks_are_told_by_sizes() -> None:
     assert none.number is None
 
 
+def test_what_other_sizes_may_not_hold_is_claimed() -> None:
+    """A window, and a size that is compared; not what is of each element, or of shapes."""
+    rec, there, before = masks()
+    n = before.dims[0]
+    for func, args in ((torch.logical_not, (there,)), (torch.mul, (before, 2.0)), (torch.unsqueeze, (before, 0)),
+                       (torch.Tensor.expand, (there, 2, 1, 1, n))):  # fmt: skip
+        assert call_of_sizes(rec, func, args, {}) is not None
+        assert rec.claims == []
+    size = Mask(rec, (1,), (0, n, n), torch.int64)
+    for func, args in ((torch.lt, (size, 30)), (torch.triu, (before, -30)), (torch.Tensor.__getitem__, (before, 0))):
+        begin = len(rec.claims)
+        call_of_sizes(rec, func, args, {})
+        assert len(rec.claims) == begin + (func is not torch.Tensor.__getitem__)
+    assert call_of_sizes(rec, torch.lt, (size, 30), {}).number is True
+
+
 def test_a_mask_that_changes_nothing_leaves_the_other() -> None:
     """Filling nowhere, adding nothing, multiplying by one; not what the mask would make larger."""
     rec, _, _ = masks()
