@@ -19,6 +19,7 @@ Definitions.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from edbc.capture.ragged.program import CannotKeep, Triple
 from edbc.capture.ragged.rows import rows_described
 from edbc.capture.ragged.symbols import Amount, Line, Mask, Range, Shape, Size, mask_of
 from edbc.capture.ragged.whole.function import Apply, evaluated, pick, renumbered
-from edbc.capture.ragged.whole.recipes import Claim, are_equal
+from edbc.capture.ragged.whole.recipes import Claim, are_equal, sizes_of
 from edbc.capture.ragged.whole.runs import LENGTHS, MARKS, Leaves, Pairs, of_triangle, triangle_of
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.table import Hole
@@ -155,11 +156,12 @@ def _of_all(rec: Recorder, root: Apply, likes: Any, by_lengths: dict[tuple[int, 
                  for k in range(len(made[0]))]  # fmt: skip
         return None if any(part is None for part in parts) else tuple(parts)
     found = _of_both(rec, by_lengths, *made[:2])
-    claimed = _expression({like: number for number, (like, _) in enumerate(likes)}, found)
+    expression = partial(_expression, {like: number for number, (like, _) in enumerate(likes)})
+    own, claimed = tuple([like for like, _ in likes]), expression(found)
     if type(found) is Size:  # in the place of a tensor of it
         claimed = Apply(torch.full, "full", ((), claimed), {"dtype": torch.int64})
     if found is not None and are_equal(evaluated(claimed, [value for _, value in likes]), made[2]):
-        rec.claims.append(Claim(root, claimed, tuple([like for like, _ in likes])))
+        rec.claims.append(Claim(root, claimed, own))
         return found
     if not likes or not all(type(x) is torch.Tensor and x.numel() for x in made[:2]):
         return None
@@ -172,6 +174,10 @@ def _of_all(rec: Recorder, root: Apply, likes: Any, by_lengths: dict[tuple[int, 
     for place, (size, real) in enumerate(zip(dims, now.shape, strict=True)):
         told = math.prod(of.value for of in size) if type(size) is tuple else size.value if type(size) is Size else size
         dims[place] = size if told == real else None
+    places = tuple([place for place, size in enumerate(dims) if size is not None])
+    told = [Apply(operator.mul, "mul", expression(size), {}) if type(size) is tuple else expression(size)
+            for size in map(dims.__getitem__, places)]  # fmt: skip
+    rec.claims.append(Claim(Apply(sizes_of, "sizes", (root, places), {}), tuple(told), own))
     return Worked(rec, root, likes, dims, now) if now.layout is torch.strided else None
 
 

@@ -163,6 +163,11 @@ class Claims(NamedTuple):
         return np.array([*map(self.hold, every)], np.bool_)
 
 
+def sizes_of(tensor: torch.Tensor, places: Sequence[int]) -> tuple[int, ...]:
+    """Of some dimensions."""
+    return tuple([tensor.shape[place] for place in places])
+
+
 def are_equal(one: Any, other: Any) -> bool:
     """Whether two results are the same, of the same kind."""
     if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
