@@ -176,11 +176,15 @@ class KernelFiles(IndexDataCacheFile):
 
     def save(self, key: Any, data: Any) -> None:
         """Write the machine code of a signature; that of other versions of the source is removed."""
-        self._save_data(self._name(key), (key, data))
+        self.write(key, data)
         for file in self._files():
             if not file.name.startswith(f"{self._base}.{self._of_source}."):
                 with suppress(OSError):
                     file.unlink()
+
+    def write(self, key: Any, data: Any) -> None:
+        """Write the machine code of a signature."""
+        self._save_data(self._name(key), (key, data))
 
     def load(self, key: Any) -> Any:
         """The machine code of a signature, None where there is none."""

@@ -101,10 +101,19 @@ def _object_code(name: str, text: str) -> bytes:
     found = files.load(key)
     if found is None:
         found = _compiled(text)
-        files.save(key, found)
-        if name.startswith(_OF_PASSES) and next(_WRITTEN) % FORGETS == 0:
-            _forget_old(folder)
+        if not name.startswith(_OF_PASSES):
+            files.save(key, found)
+        else:  # of whose names there is no other text, and thousands of files
+            files.write(key, found)
+            if next(_WRITTEN) % FORGETS == 0:
+                _forget_old(folder)
     return bytes(found)
+
+
+@cache
+def _emitter() -> Any:
+    """Of all texts; an engine keeps its own."""
+    return _target_machine()
 
 
 def _target_machine() -> Any:
@@ -127,7 +136,7 @@ def _compiled(text: str) -> bytes:
     if is_long:
         llvm.set_option("", "-disable-lsr=true")
     try:
-        return bytes(_target_machine().emit_object(llvm.parse_assembly(text)))
+        return bytes(_emitter().emit_object(llvm.parse_assembly(text)))
     finally:
         if is_long:
             llvm.set_option("", "-disable-lsr=false")  # it is the process's, numba's too
