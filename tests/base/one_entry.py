@@ -73,12 +73,11 @@ def main() -> dict[str, Any]:
 
     model, lists = chain(), [[1, 2, 3], [4, 5], [6]]
     plan, eager = plan_for(model, lists), copy.deepcopy(model)
-    net = Net(plan, model, backend="cpu", rebind=True)
+    net = Net(plan, model, backend="reference", rebind=True)
     ours, theirs = torch.stack(net.trainer.run(lists)), torch.stack([eager(words) for words in lists])
     for results in (ours, theirs):
         results.square().sum().backward()
     gradients = zip(model.parameters(), eager.parameters(), strict=True)
-    graph = net.mini_batch(lists).graph
     program, shapes = net.program(0), lambda ref: net.view.shared(ref).shape
     values, stages = values_of(program, shapes), stages_of(program, shapes)
     assert values is not None
@@ -87,11 +86,11 @@ def main() -> dict[str, Any]:
     test_operations.test_derivatives_are_autograds("softsign", 0)
     for dtype in (torch.float32, torch.float64):
         test_operations.test_native_loops_are_the_formula("softsign", dtype)
+        test_operations.test_native_gradient_loops_are_the_derivatives("softsign", 0, dtype)
     return {
         "line": str(parse_line("y = softsign(x)")),
         "plan": [line for planned in plan.cells.values() for line in planned.operations],
         "steps": [step.op for step in program.steps if hasattr(step, "op")],
-        "paths": [str(net.backend.path(t, net.kernel(kind))) for kind, t in enumerate(graph.types)],
         "native": [text_of(step, 8, 4)[1] for step in steps_of(values, len(program.loads)).passes()],
         "triton": [job[0].text for jobs in branches_of(stages) for job in jobs],
         "forward": float((ours - theirs).detach().abs().max()),

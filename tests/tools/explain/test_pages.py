@@ -89,7 +89,7 @@ class Session:
         if named is not None:
             (self.folder / named[1]).write_text(code, encoding="utf-8")
             return ""
-        self.exit_code, trace = run_script(code, self.folder)
+        self.exit_code, _, trace = run_script(code, self.folder)
         return trace or (f"exit code {self.exit_code}" if self.exit_code else "")
 
 

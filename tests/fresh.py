@@ -10,10 +10,12 @@ import multiprocessing
 import os
 import sys
 import traceback
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
+from io import StringIO
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
+from typing import NamedTuple
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["edbc.api", "edbc.run.session", "edbc.tools.compile.compiler"])
@@ -21,16 +23,25 @@ START = multiprocessing.get_start_method()
 """How processes of a script start theirs."""
 
 
-def run_script(code: str, folder: Path) -> tuple[int, str]:
-    """Exit code of a script and its traceback, if any."""
+class Ended(NamedTuple):
+    """What became of a script."""
+
+    code: int
+    printed: str
+    """Where it came to its end, or to an exception."""
+    traceback: str
+
+
+def run_script(code: str, folder: Path, **environment: str) -> Ended:
+    """Run a script to its end."""
     told, tell = PROCESSES.Pipe(duplex=False)
-    process = PROCESSES.Process(target=_run, args=(code, folder, dict(os.environ), START, tell))
+    process = PROCESSES.Process(target=_run, args=(code, folder, {**os.environ, **environment}, START, tell))
     process.start()
     tell.close()
     process.join()
     with suppress(EOFError):
-        return int(process.exitcode or 0), told.recv() if told.poll() else ""
-    return int(process.exitcode or 0), ""
+        return Ended(int(process.exitcode or 0), *(told.recv() if told.poll() else ("", "")))
+    return Ended(int(process.exitcode or 0), "", "")
 
 
 def _run(code: str, folder: Path, environment: dict[str, str], start: str, tell: Connection) -> None:
@@ -41,8 +52,11 @@ def _run(code: str, folder: Path, environment: dict[str, str], start: str, tell:
     sys.path.insert(0, "")
     main = sys.modules["__main__"] = ModuleType("__main__")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    try:
-        exec(compile(code, "<string>", "exec"), main.__dict__)
-    except Exception:
-        tell.send(traceback.format_exc()[-20_000:])
-        sys.exit(1)
+    trace = ""
+    with redirect_stdout(StringIO()) as printed:
+        try:
+            exec(compile(code, "<string>", "exec"), main.__dict__)
+        except Exception:
+            trace = traceback.format_exc()[-20_000:]
+    tell.send((printed.getvalue(), trace))
+    sys.exit(1 if trace else 0)
