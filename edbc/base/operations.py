@@ -153,10 +153,17 @@ FORMULAS: dict[str, Formula] = {
     "equal": Formula("1 if x == y else 0", ("x", "y")),
     "less": Formula("1 if x < y else 0", ("x", "y")),
     "at_most": Formula("1 if x <= y else 0", ("x", "y")),
+    "raised": Formula("x if x >= y or x != x else y", ("x", "y")),
+    "lowered": Formula("x if x <= y or x != x else y", ("x", "y")),
     "chosen": Formula("y if x != 0 else 0", ("x", "y")),
     "cdf": Formula("cdf(x)", ("x",)),
     derivative("cdf", 0): Formula("d * density(x)", ("d", "x")),
     derivative("chosen", 1): Formula("d if x != 0 else 0", ("d", "x")),
+    # Bounds: where they are met the gradient is all x's, which `maximum` and `minimum` share.
+    derivative("raised", 0): Formula("d if x >= y else 0", ("d", "x", "y")),
+    derivative("raised", 1): Formula("d if x < y else 0", ("d", "x", "y")),
+    derivative("lowered", 0): Formula("d if x <= y else 0", ("d", "x", "y")),
+    derivative("lowered", 1): Formula("d if x > y else 0", ("d", "x", "y")),
 }
 """Operations, their derivatives, and what else calls of torch and derivatives consist of; what has no derivative here
 passes no gradient on."""

@@ -346,8 +346,8 @@ def _pow(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
 def _clamp(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:
     v = r.wide(given["self"], shape)
     low, high = given.get("min"), given.get("max")
-    v = v if low is None else r.map("maximum", shape, v, low)
-    return v if high is None else r.map("minimum", shape, v, high)
+    v = v if low is None else r.map("raised", shape, v, low)
+    return v if high is None else r.map("lowered", shape, v, high)
 
 
 def _compared(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) -> V:

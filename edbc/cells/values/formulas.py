@@ -79,7 +79,18 @@ def _elu(x: Tensor, alpha: float = 1, scale: float = 1, input_scale: float = 1) 
 
 
 def _leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
-    return torch.maximum(x, x * slope) if 0 <= slope <= 1 else torch.where(x > 0, x, x * slope)
+    return x.relu() + x.clamp_max(0) * slope
+
+
+def _hardtanh(x: Tensor, low: float = -1, high: float = 1) -> Tensor:
+    """Without a slope at its bounds, where `clamp` has one."""
+    return torch.where(x <= low, low, torch.where(x >= high, high, x))
+
+
+def _sinc(x: Tensor) -> Tensor:
+    is_zero = x == 0
+    angle = torch.where(is_zero, 1.0, x * math.pi)
+    return torch.where(is_zero, 1.0, angle.sin() / angle)
 
 
 def _gelu(x: Tensor, approximate: str) -> Tensor:
@@ -219,6 +230,12 @@ def _largest_of_windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int] 
     return NotImplemented if seen is None else (seen.max(-1)[0].max(-2)[0], None)
 
 
+def _largest_of_so_many(x: Tensor, counts: Sequence[int]) -> Any:
+    kernel = [n // count for n, count in zip(x.shape[-2:], counts, strict=True)]
+    is_even = [k * count for k, count in zip(kernel, counts, strict=True)] == [*x.shape[-2:]]
+    return _largest_of_windows(x, kernel) if is_even else NotImplemented
+
+
 def _mean_of_windows(x: Tensor, kernel: Sequence[int], stride: Sequence[int] = (), padding: Sequence[int] = (0,),
                      is_ceiling: bool = False, counts_padding: bool = True, divisor: Any = None) -> Any:  # fmt: skip
     seen = _windows(x, kernel, stride, *padding, divisor)
@@ -250,9 +267,14 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "var_mean": _var_and_mean,
     "native_layer_norm": _layer_norm,
     "elu": _elu,
+    "celu": lambda x, alpha=1: _elu(x, alpha, 1, 1 / alpha),
     "leaky_relu": _leaky_relu,
+    "hardtanh": _hardtanh,
+    "hardsigmoid": lambda x: _hardtanh(x + 3, 0, 6) / 6,
+    "hardswish": lambda x: x * _hardtanh(x + 3, 0, 6) / 6,
     "gelu": _gelu,
     "softplus": _softplus,
+    "sinc": _sinc,
     "erf": lambda x: 2 * torch.special.ndtr(x * 2**0.5) - 1,
     "rsqrt": lambda x: x.sqrt().reciprocal(),
     "sign": lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype),
@@ -269,6 +291,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "sort": _in_order,
     "convolution": _convolved,
     "max_pool2d_with_indices": _largest_of_windows,
+    "adaptive_max_pool2d": _largest_of_so_many,
     "avg_pool2d": _mean_of_windows,
     "im2col": _columns,
 }

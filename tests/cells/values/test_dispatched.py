@@ -317,6 +317,34 @@ def test_gradients_equal_eager(name: str) -> None:
         torch.testing.assert_close(ours[key], gradient, rtol=1e-11, atol=1e-11)
 
 
+BENT: list[Callable[[Any], Any]] = [
+    *(F.relu, F.leaky_relu, F.elu, F.selu, F.celu, F.relu6, F.hardtanh, F.hardsigmoid, F.hardswish, torch.sinc),
+    *(torch.abs, F.softshrink, F.hardshrink),
+    lambda v: F.leaky_relu(v, 2.0) + F.leaky_relu(v, -0.5) + F.threshold(v, 1.0, 3.0),
+    lambda v: v.clamp(0, 1) + v.clamp(min=-1) + v.clamp(max=3),
+    lambda v: torch.clamp(v, min=v.flip(0)) + torch.maximum(v, v.flip(0)),
+    lambda v: F.adaptive_max_pool1d(v.reshape(1, 1, 4), 1) + F.adaptive_max_pool1d(v.reshape(1, 1, 4), 2),
+]
+"""Functions whose slope jumps, or that are a limit somewhere."""
+
+
+@pytest.mark.parametrize("number", range(len(BENT)))
+def test_gradients_where_functions_bend(number: int) -> None:
+    """The slope there is torch's: of one side, of the other, or none, as each function has it."""
+    net = net_for(Model(lambda net, v, m: BENT[number](v)).double(), INSTANCES)
+    bends = [[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, 0.0, 3.0], [6.0, -3.0, 0.5, -0.5], [2.0, 2.0, 1.0, 1.0], [3.0] * 4]
+    with torch.no_grad():
+        net.model.vectors.copy_(torch.tensor(bends))
+    found = []
+    for run in (net, lambda instances: [net.model(instance) for instance in instances]):
+        net.model.zero_grad()
+        firsts = [result[0] for result in run(INSTANCES)]
+        sum((x * torch.arange(1.0, 1 + x.numel()).reshape(x.shape)).sum() for x in firsts).backward()
+        found.append(net.model.vectors.grad)
+
+    torch.testing.assert_close(*found, rtol=1e-7, atol=1e-11)  # torch takes a sixth of float32
+
+
 def _leaves(result: Any) -> list[torch.Tensor]:
     return [result] if isinstance(result, torch.Tensor) else [x for item in result for x in _leaves(item)]
 
