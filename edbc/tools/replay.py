@@ -121,7 +121,7 @@ class Replay(TorchFunctionMode):
         elif name in ("getitem", "setitem") or name in _SIZED:
             args = args[0], *[self._size_given(x, name in _SIZED) for x in args[1:]]
         result = func(*args, **(kwargs or {}))
-        if self.model is not None and self._is_computed((args, kwargs)):
+        if self.model is not None and name not in rules.FILLS and self._is_computed((args, kwargs)):
             made = result if result is not None else args[:1]
             self._computed.update((memory, made) for memory in _memory(made))
         if name in _BEST or name in _COMPARES or name in _JOINS or name in _SAME or name == "getitem":

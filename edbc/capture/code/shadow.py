@@ -558,11 +558,14 @@ class ModelView:
         values = tuple(self._as_value(recorder, output) for output in outputs)
         classes = [*(operand.slot.base for operand in recorder.drawn_operands), *recorder.drawn_classes]
         draws = tuple(zip(recorder.draws, classes, strict=False))
+        made_of = _made_of(recorder, [operand.ref for operand in operands], values)
         if is_automatic:
             given = {operand.ref for operand in operands}
             is_passed = any(value.ref in given for value in values)
             require_cell((args, kwargs), before, len(recorder.entries), template, is_passed)
-        demands = _demands(recorder, [operand.ref for operand in operands], values)
+            if not any(made_of):  # eager code has them at once, and may look at them without waiting
+                raise NotACell("it gives constants")
+        demands = tuple({frozenset(x for x in found if x is not None) for found in made_of if None not in found})
         return CellTrace(recorder.finish([list(values)]), tuple(names), values, template, draws, demands)
 
     def _function(self, operation: Operation, recorder: Recorder, evaluating: bool,
@@ -630,8 +633,8 @@ class ModelView:
         return recorder.constant(output)
 
 
-def _demands(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Value]) -> tuple[frozenset[int], ...]:
-    """`Entry.demands` of a cell that has been recorded, by what each value is made of: operands, or (None) parameters.
+def _made_of(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Value]) -> list[frozenset[int | None]]:
+    """What each result of a cell that has been recorded is made of: operands, or (None) parameters.
     O(operations * operands)."""
     made_of: dict[int, frozenset[int | None]] = {ref: frozenset([i]) for i, ref in enumerate(operands)}
     made_of |= {value.ref: frozenset([None]) for value in recorder._whole.values()}
@@ -643,8 +646,7 @@ def _demands(recorder: Recorder, operands: Sequence[int], outputs: Sequence[Valu
         found |= {None} if shared_refs(entry.operation.template) else frozenset()
         made_of |= {number + i: found for i in range(len(entry.output_slots))}
         at, number = at + entry.num_operands, number + len(entry.output_slots)
-    of_outputs = [made_of.get(value.ref, frozenset()) for value in outputs]
-    return tuple({frozenset(x for x in found if x is not None) for found in of_outputs if None not in found})
+    return [made_of.get(value.ref, frozenset()) for value in outputs]
 
 
 def _names_behind(ref: SharedRef) -> set[str]:

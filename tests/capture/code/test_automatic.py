@@ -764,6 +764,41 @@ def test_calls_of_the_instance_s_tensors_are_unrolled(monkeypatch: pytest.Monkey
     assert np.isin(graph.node_type, kinds).sum() == sum(map(len, instances))  # one less a loop, and the last
 
 
+class Gated(nn.Module):
+    """A cell that gives constants before the first word, as large as what it computes later."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.step = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+
+    def gates(self, x: Tensor, h: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        found = torch.sigmoid(self.gate(x) + self.gate(h))
+        if before is None:
+            return torch.zeros_like(found), torch.ones_like(found)
+        return found * before, found
+
+    def forward(self, words: list[Tensor]) -> Tensor:
+        h, before = self.step(words[0]), None
+        for word in words:
+            opened, before = self.gates(self.step(word), h, before)
+            h = torch.tanh(h + opened)
+        return h
+
+
+def test_a_call_that_gives_constants_is_none() -> None:
+    """Eager code has them at once, and may look at them without waiting, whatever the call was given."""
+    instances = [[torch.rand(SIZE, generator=torch.Generator().manual_seed(9 * i + k)) for k in range(1 + i % 5)]
+                 for i in range(10)]  # fmt: skip
+    model = seeded(Gated)
+    net = bound(model, instances, "unmined")
+    with torch.no_grad():
+        for result, instance in zip(net(instances), instances, strict=True):
+            torch.testing.assert_close(result, model(instance))
+
+    types = net.prepare(instances).capture.graph.types
+    assert not [t.signature for t in types if "gates(" in t.signature and "None" in t.signature]
+
+
 class Chunked(nn.Module):
     """As a library does that may cut its rows into pieces: it asks how many arguments a method takes."""
 

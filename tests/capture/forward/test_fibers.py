@@ -1473,6 +1473,18 @@ def halving(net: Reading, words: list[int]) -> Any:
     return net.encode(words) * halvings
 
 
+def remembering(net: Reading, words: list[int]) -> Any:
+    """The line that decides reads zeros as large as what is recorded, which nothing was computed for, at first."""
+    h, before = net.encode(words), None
+    for _ in range(3):
+        gate = torch.zeros_like(h) if before is None else torch.tanh(before * h)
+        for i in range(2):
+            if gate[i].max() > 0:
+                h = torch.tanh(h + gate)
+        before = torch.sigmoid(h)
+    return h
+
+
 def gathering(net: Reading, words: list[int]) -> Any:
     """A list that is filled and then replaced, before anything is read: the next instance's is empty."""
     net.notes.rows.extend(net.embedding.weight[word] for word in words)
@@ -1492,7 +1504,7 @@ def test_a_list_that_was_filled_and_replaced_is_empty_for_the_next_instance() ->
     torch.testing.assert_close([h for h, _ in results], [h for h, _ in expected])
 
 
-@pytest.mark.parametrize("forward", [halting, norms_of, halving], ids=lambda forward: forward.__name__)
+@pytest.mark.parametrize("forward", [halting, norms_of, halving, remembering], ids=lambda forward: forward.__name__)
 def test_reads_of_what_forward_made_are_its_own(forward: Callable[[Any, Any], Any]) -> None:
     """Though the same line reads what edbc computed the next time, and though a cell computes of nothing but these."""
     model, instances = model_of(forward), some(6)
