@@ -18,7 +18,7 @@ LOOPS_OF := lattice_gru bilstm_tagger_char lstm_nmt molecule_mpn greedy_nmt
 ZOO    := $(filter-out models/_% $(STATIC),$(wildcard models/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: release man site help venv loops demo test quick test-reach slow plain coverage lint format plans check rooms zoo bench triton gpu gpu-dry gpu-code clean
+.PHONY: release man site help venv loops demo test quick test-reach thin slow plain coverage lint format plans check rooms zoo bench triton gpu gpu-dry gpu-code clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -93,6 +93,12 @@ gpu-dry: triton ## what `make gpu` runs, on one small instance in Triton's inter
 
 gpu-code: triton ## compile the step kernels of all plans for GPUs, without one: registers, stack, shared memory
 	$(BIN)/python benchmarks/gpu_code.py --dtypes f32,bf16,f64
+
+# Rooms whose code is Python throughout: of native loops coverage sees no branch.
+thin: venv ## say anew which cases of tests reach nothing that others do not (tests/thin.txt, an hour)
+	mkdir -p build
+	$(BIN)/python tests/thin.py tests/capture > build/thin.txt
+	mv build/thin.txt tests/thin.txt
 
 slow: venv ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow -n $(JOBS) --dist worksteal

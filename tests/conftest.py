@@ -33,6 +33,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Switches: where the data is, whether to run what takes minutes or starts engines, and whether to run less."""
     parser.addoption("--data", default=None, help="folder with the shared data sets (default: $EDBC_DATA)")
     parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+    parser.addoption("--every-case", action="store_true", help="also run the cases in thin.txt")
     parser.addoption("--reach", action="store_true", help="also run tests marked reach")
     parser.addoption("--quick", action="store_true", help="one case of every test that takes no seconds")
 
@@ -100,6 +101,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Marks, not keywords: a test's keywords hold the names of its folders too.
     """
+    if not config.getoption("--every-case"):
+        _leave_out_thin_cases(items)
     if config.getoption("--quick"):
         _keep_first_cases(config, items)
     if not config.getoption("--slow"):
@@ -130,6 +133,14 @@ def _draw_fewer(items: list[pytest.Item]) -> None:
         if hasattr(test, asked):
             own = getattr(test, asked)
             setattr(test, asked, settings(own, max_examples=-(-own.max_examples // 3)))
+
+
+def _leave_out_thin_cases(items: list[pytest.Item]) -> None:
+    """Cases that reach what enough others reach are slow (`thin`)."""
+    thin = frozenset((REPOSITORY / "tests" / "thin.txt").read_text().splitlines())
+    for item in items:
+        if item.nodeid in thin:
+            item.add_marker(pytest.mark.slow)
 
 
 def _keep_first_cases(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,39 @@
+"""What `thin` says of cases: those that it lists reach nothing alone, and they are there."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from random import Random
+
+import thin
+
+
+def test_every_branch_is_still_taken_by_others() -> None:
+    """By as many tests as took it, or by OTHERS; of each test a third of the cases is left, and the short ones."""
+    rng = Random(0)
+    names = [f"a.py::test_{rng.randrange(9)}[{i}]" for i in range(200)] + ["a.py::test_alone"]
+    of = {name: set(rng.sample(range(60), 20)) | ({60} if name == names[0] else set()) for name in names}
+    seconds = {name: rng.random() for name in names} | {names[1]: thin.SHORT}
+    left = of.keys() - set(thin.thin(of, seconds))
+
+    assert {*names[:2], "a.py::test_alone"} <= left
+    assert len(left) < 100
+    for branch in range(61):
+        before, after = (sum(branch in of[name] for name in some) for some in (names, left))
+        assert after >= min(before, thin.OTHERS)
+    for test in {name.partition("[")[0] for name in names}:
+        all_of, left_of = ([name for name in some if name.partition("[")[0] == test] for some in (names, left))
+        assert 3 * len(left_of) >= len(all_of)
+
+
+def test_what_is_listed_is_there(repository: Path) -> None:
+    """Functions, in order; a case that was renamed runs, and its line goes when the list is made anew."""
+    lines = (repository / "tests" / "thin.txt").read_text().splitlines()
+    assert lines == sorted(lines)
+    for file in {line.partition("::")[0] for line in lines}:
+        tests = {
+            node.name for node in ast.parse((repository / file).read_text()).body if isinstance(node, ast.FunctionDef)
+        }
+        listed = {line.partition("::")[2].partition("[")[0] for line in lines if line.startswith(f"{file}::")}
+        assert listed <= tests, file
