@@ -293,7 +293,7 @@ class _Known:
         return None if known is None else [known]
 
     def _single(self, name: str) -> str | None:
-        if self.operation.call is REDUCTIONS.get(name):
+        if name in ("sum", "mean") and self.operation.call is REDUCTIONS[name]:
             return self._reduction(name)
         if name in ("linear", "matmul", "addmm"):
             return self._product(name)
@@ -408,19 +408,12 @@ class _Known:
         return self.append("cat", *[v for v in variables if v is not None], wanted=self.wanted)
 
     def _reduction(self, name: str) -> str | None:
-        """A sum, mean, largest or smallest of several variables."""
+        """A sum or mean of several variables."""
         variables = [v for v in map(self.run, self.args) if v is not None]
         if len(variables) < len(self.args):
             return None
-        if name in ("sum", "mean"):
-            total = self.append("sum", *variables, wanted=self.wanted if name == "sum" else None)
-            return (
-                total if name == "sum" else self.append("div", total, Source(number=len(variables)), wanted=self.wanted)
-            )
-        best = variables[0]
-        for variable in variables[1:]:
-            best = self.append("maximum" if name == "max" else "minimum", best, variable)
-        return best
+        total = self.append("sum", *variables, wanted=self.wanted if name == "sum" else None)
+        return total if name == "sum" else self.append("div", total, Source(number=len(variables)), wanted=self.wanted)
 
     def gates(self, count: int, x: str, h: str, parameters: Sequence[SharedRef | None]) -> list[tuple[CellOp, CellOp]]:
         """The affines of x and of h for each gate of a recurrent cell, not yet appended."""

@@ -95,7 +95,7 @@ _TABLE = [
     Operation("log_softmax", 1, 1, ("dim",)),
     Operation("layer_norm", 1, 3, ("shape", "eps", "weight", "bias")),
     Operation("sum", 1, ANY_NUMBER, ("dim", "keepdim")),
-    *_reduction("mean", "max", "min"),
+    *_reduction("mean", "max", "min", "amax", "amin"),
     Operation("generic", 0, ANY_NUMBER, ("function", "index", "constants", "shape", "dtype")),
 ]
 

@@ -23,13 +23,13 @@ from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
 from edbc.capture.ragged.symbols import Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, changed_rows, each_row, one_step
 from edbc.capture.semantics import rules
-from edbc.capture.standins.lazy import Indices
+from edbc.capture.standins.lazy import REDUCTIONS, Indices
 from edbc.capture.standins.standin import Symbol, Value, value_of
 
-_OP = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
-"""Reductions that are one node."""
+_OF_ALL = {"max": "amax", "min": "amin"}
+"""Of all elements, where equal ones share the gradient; along a dimension the first one has it."""
 _OF_TRUTH = {"all": torch.amin, "any": torch.amax}
-_REDUCE = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
+_REDUCE = ("sum", "mean", "amax", "amin")
 """Of `scatter_reduce` and `index_reduce`."""
 _OPERATORS = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "idiv": torch.true_divide}
 
@@ -50,7 +50,7 @@ def reduced(call: Call, ragged: Ragged, dims: tuple[int, ...], keepdim: bool) ->
         return each_row(call.rec, [turned], lambda row: row.flip(others), ragged.at) if others else turned
     if name == "logsumexp" and len(dims) == 1:
         return _restored(_logsumexp(ragged), ragged.at, keepdim)
-    if name not in _OP:
+    if name not in REDUCTIONS:
         return NotImplemented
     others = tuple(d for d in dims if d != ragged.at)
     if name in ("max", "min") and (others or len(call.args) + len(call.kwargs) > 1):
@@ -58,14 +58,15 @@ def reduced(call: Call, ragged: Ragged, dims: tuple[int, ...], keepdim: bool) ->
             return NotImplemented
         if not others:
             return _with_indices(call, ragged, keepdim)
+    name = _OF_ALL.get(name, name)
     if others:
         rest, at = tuple(d - (d > ragged.at) for d in others), ragged.at
-        function = getattr(torch, {"max": "amax", "min": "amin"}.get(name, name))
+        function = getattr(torch, name)
         ragged = each_row(
             call.rec, [ragged], lambda row: function(row, rest, keepdim),
             at if keepdim else at - sum(d < at for d in others),
         )  # fmt: skip
-    return _restored(reduce_rows(ragged, _OP[name]), ragged.at, keepdim)
+    return _restored(reduce_rows(ragged, name), ragged.at, keepdim)
 
 
 def _restored(value: Value, at: int, keepdim: bool) -> Any:
@@ -74,7 +75,7 @@ def _restored(value: Value, at: int, keepdim: bool) -> Any:
 
 def _with_indices(call: Call, ragged: Ragged, keepdim: bool) -> Any:
     """`h.max(0)`: the values, and the indices, which are those of the whole when somebody asks for them."""
-    value = _restored(reduce_rows(ragged, _OP[call.name]), ragged.at, keepdim)
+    value = _restored(reduce_rows(ragged, call.name), ragged.at, keepdim)
     return getattr(torch.return_types, call.name)((value, Indices(ragged, call.name, ragged.at, keepdim)))
 
 
@@ -141,9 +142,8 @@ def scatter_reduced(call: Call) -> Any:
     index, how = call.given(2, "index", None), call.given(4, "reduce", "")
     if call.name != "index_reduce":
         index = _of_rows(index, dim, src)
-    op = _REDUCE.get(how)
     included = bool(call.kwargs.get("include_self", True))
-    return NotImplemented if op is None else by_index(call, call.args[0], dim, index, src, op, included)
+    return by_index(call, call.args[0], dim, index, src, how, included) if how in _REDUCE else NotImplemented
 
 
 def _of_rows(index: Any, dim: Any, source: Any) -> Any:

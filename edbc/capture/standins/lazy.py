@@ -4,9 +4,10 @@ Definitions.
 
 (1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one
     class. It is no node until something other than its items is asked for: an item is the item itself.
-(2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin) is a node of a variadic type: one type for
-    any number of items. Of a single item every reduction is that item, so it is no node. Sums of integers are none:
-    torch's are 64 bits wide, whatever the items are.
+(2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin, and the values of max and min, which have
+    a gradient of the first of equal ones alone) is a node of a variadic type: one type for any number of items. Of a
+    single item every reduction is that item, so it is no node. Sums of integers are none: torch's are 64 bits wide,
+    whatever the items are.
 
 Where the number of items matters to the operation (a softmax over children, a product with the stack), the stack
 becomes a node and there is a type per number.
@@ -32,11 +33,10 @@ def _of_items(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
 
 
 REDUCTIONS = {
-    "sum": _of_items(torch.sum), "mean": _of_items(torch.mean), "max": _of_items(torch.amax),
-    "min": _of_items(torch.amin),
+    **{name: _of_items(getattr(torch, name)) for name in ("sum", "mean", "amax", "amin")},
+    "max": _of_items(lambda stack, dim: stack.max(dim)[0]), "min": _of_items(lambda stack, dim: stack.min(dim)[0]),
 }  # fmt: skip
 """Definition (2) by the `op` of the type; as functions of the items."""
-_OF_FUNCTION = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min", "max": "max", "min": "min"}
 
 
 class Stack(Lazy):
@@ -96,12 +96,11 @@ class Stack(Lazy):
 
     def reduced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""
-        op = _OF_FUNCTION.get(name)
         ndim = len(self.items[0].slot.shape) + (not self.cat)
-        keepdim = _is_over_items(args, kwargs, ndim) if op is not None else None
-        if op is None or keepdim is None or (op == "sum" and not self.items[0].slot.floats):
+        keepdim = _is_over_items(args, kwargs, ndim) if name in REDUCTIONS else None
+        if keepdim is None or (name == "sum" and not self.items[0].slot.floats):
             return NotImplemented
-        value = self._restored(self.rec.reduction(op, self.items), keepdim)
+        value = self._restored(self.rec.reduction(name, self.items), keepdim)
         if name not in ("max", "min"):
             return value
         self.aliased = True
@@ -124,7 +123,7 @@ def _method(name: str) -> Callable[..., Any]:
     return reduce
 
 
-for _name in _OF_FUNCTION:
+for _name in REDUCTIONS:
     setattr(Stack, _name, _method(_name))
 
 

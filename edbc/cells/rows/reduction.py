@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-_REDUCE = {"mean": "mean", "max": "amax", "min": "amin"}
-OPS = ("sum", *_REDUCE)
-"""Names of variadic operations."""
+OPS = ("sum", "mean", "amax", "max", "amin", "min")
+"""Names of variadic operations. `max` and `min` are `amax` and `amin` but for gradients: the first of equal ones has it
+alone."""
+EXTREMES = OPS[2:]
 
 
 class ReductionKernel:
@@ -30,4 +31,5 @@ class ReductionKernel:
                 output.index_add_(0, segment, rows)
             else:
                 index = segment[:, None].expand_as(rows)
-                output.scatter_reduce_(0, index, rows, _REDUCE[self.op], include_self=False)
+                op = "a" + self.op if self.op in ("max", "min") else self.op
+                output.scatter_reduce_(0, index, rows, op, include_self=False)

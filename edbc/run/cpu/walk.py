@@ -50,7 +50,7 @@ from edbc.schedule.waves.tasks import AFTER, BATCH, FIRST, LANE, LAST
 
 ADDED = 32
 """Items that a reduction adds up one after the other."""
-_SUM, _MEAN, _MAX, _MIN = map(OPS.index, ("sum", "mean", "max", "min"))
+_MEAN, _MAX = OPS.index("mean"), OPS.index("max")
 _INT, _LONG, _DOUBLE = np.int32(0), np.int64(0), np.float64(0)
 _BEGIN = int(StepField.BEGIN)
 _flags: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
@@ -229,12 +229,12 @@ def _combine(op, total, item, n, like, wide):
     """`total[i] = total[i] op item[i]` for i < n; not-a-number wins."""
     for i in range(n):
         x, y = load(total, i, wide), load_number(item, i, like)
-        if op == _MAX:
-            store(total, i, x if x > y or x != x else y)
-        elif op == _MIN:
-            store(total, i, x if x < y or x != x else y)
-        else:
+        if op <= _MEAN:
             store(total, i, x + y)
+        elif op <= _MAX:
+            store(total, i, x if x > y or x != x else y)
+        else:
+            store(total, i, x if x < y or x != x else y)
 
 
 @_jit
@@ -268,7 +268,7 @@ def _reduce(op, b, batches, memory, tables, bases, strides, classes, width, like
             item = _operand_row(k, i, batches, memory, bases, strides, classes)
             target = out + node * stride
             is_last = i + 1 == items or batches.segment[batches.start[b] + i + 1] != node
-            in_parts = op != _MAX and op != _MIN and not short and i - first >= ADDED
+            in_parts = op <= _MEAN and not short and i - first >= ADDED
             total = spare if short or in_parts else target
             if i > first and not (in_parts and (i - first) % ADDED == 0):
                 _combine(op, total, item, stride // width, like, wide)

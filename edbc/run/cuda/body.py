@@ -16,12 +16,12 @@ from edbc.run.cuda.tritonops import lines_of
 
 ELEMENT = {"f32": "tl.float32", "f64": "tl.float64", "bf16": "tl.bfloat16", "f16": "tl.float16"}
 # What reductions of items, and values' by the same names, begin with and do with one more.
-START = {"sum": "0.0", "mean": "0.0", "max": 'float("-inf")', "min": 'float("inf")'}
+START = {"sum": "0.0", "mean": "0.0", **dict.fromkeys(("max", "amax"), 'float("-inf")'),
+         **dict.fromkeys(("min", "amin"), 'float("inf")')}  # fmt: skip
 STEP = {
-    "sum": "acc + {x}",
-    "mean": "acc + {x}",
-    "max": "tl.where(({x} > acc) | ({x} != {x}), {x}, acc)",
-    "min": "tl.where(({x} < acc) | ({x} != {x}), {x}, acc)",
+    **dict.fromkeys(("sum", "mean"), "acc + {x}"),
+    **dict.fromkeys(("max", "amax"), "tl.where(({x} > acc) | ({x} != {x}), {x}, acc)"),
+    **dict.fromkeys(("min", "amin"), "tl.where(({x} < acc) | ({x} != {x}), {x}, acc)"),
 }
 _NAMED = {"total": "sum", "largest": "max", "smallest": "min"}
 

@@ -32,7 +32,7 @@ from edbc.base.graph import NodeType
 from edbc.base.kept import Kept
 from edbc.capture.code.shadow import ModelView
 from edbc.cells.program import Program
-from edbc.cells.rows.reduction import ReductionKernel
+from edbc.cells.rows.reduction import EXTREMES, ReductionKernel
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cuda import compiled
 from edbc.run.cuda.chains import WarmUp, launches
@@ -177,7 +177,7 @@ class CudaBackend:
                 if op == "sum":
                     jobs = reduction_branches(op, [size], dtype)
                 else:
-                    made = extreme_branch if op in ("max", "min") else copy_branch
+                    made = extreme_branch if op in EXTREMES else copy_branch
                     jobs = ((made(size, dtype, op),),)
                 self._copies[key] = TritonKernel((jobs,), dtype)
             return self._copies[key]

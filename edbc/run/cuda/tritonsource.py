@@ -217,9 +217,10 @@ def _items_of_node(op: str, size: int, columns: int, compute: str) -> list[str]:
 
 
 def extreme_branch(size: int, dtype: str, op: str) -> Branch:
-    """The gradient of a `max` or `min` of items, node by node: rows from `row1` on of `a1` are the nodes' gradients,
-    items stand in rows `at0` of `a0`, theirs go to rows from `row0` on of `o0`. Equal extremes share evenly."""
-    compute = compute_type(dtype)
+    """The gradient of an extreme of items, node by node: rows from `row1` on of `a1` are the nodes' gradients, items
+    stand in rows `at0` of `a0`, theirs go to rows from `row0` on of `o0`. Equal ones share it evenly, or the first one
+    of `max` and `min` has it."""
+    compute, is_first = compute_type(dtype), op in ("max", "min")
     columns = power(size, 1, 256)
     across = tiles(size, columns)
     each_item = [
@@ -234,10 +235,13 @@ def extreme_branch(size: int, dtype: str, op: str) -> Branch:
         f"share = tl.zeros(({columns},), {compute})",
         *each_item,
         "    share += tl.where(x == acc, 1.0, 0.0)",
-        f"each = tl.load(a1 + (row1 + node) * {size} + c, mask=inside, other=0.0).to({compute}) / share",
+        f"each = tl.load(a1 + (row1 + node) * {size} + c, mask=inside, other=0.0).to({compute})"
+        + ("" if is_first else " / share"),
+        f"left = tl.full(({columns},), 1.0, {compute})",
         *each_item,
-        f"    tl.store(o0 + (row0 + i) * {size} + c, (tl.where(x == acc, 1.0, 0.0) * each).to({ELEMENT[dtype]}), "
-        "mask=inside)",
+        "    taken = tl.where(x == acc, left, 0.0)",
+        f"    tl.store(o0 + (row0 + i) * {size} + c, (taken * each).to({ELEMENT[dtype]}), mask=inside)",
+        *(["    left -= taken"] if is_first else []),
     ]
     return _branch(lines, ["a0", "at0", "a1", "seg", "o0", "row0", "row1"], (1, 1, across), dtype)
 

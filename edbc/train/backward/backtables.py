@@ -13,11 +13,11 @@ from edbc.cells.kernels.products import Products
 from edbc.cells.kernels.steptables import StepTable, matrix, table_of
 from edbc.native.pool import aligned
 from edbc.run.passes.placement import Placement
-from edbc.train.backward.backwalk import EXCERPT, EXTREME, MEAN, PROGRAM, SUM, Adjoints
+from edbc.train.backward.backwalk import EXCERPT, EXTREME, FIRST, MEAN, PROGRAM, SUM, Adjoints
 from edbc.train.backward.typeadjoint import Adjoint
 from edbc.train.backward.unpack import Part, parts_of
 
-REDUCTIONS = {"sum": SUM, "mean": MEAN, "max": EXTREME, "min": EXTREME}
+REDUCTIONS = {"sum": SUM, "mean": MEAN, "amax": EXTREME, "amin": EXTREME, "max": FIRST, "min": FIRST}
 """Reductions that are differentiated natively."""
 COPIES = {**REDUCTIONS, "excerpt": EXCERPT}
 """These and excerpts."""

@@ -39,7 +39,7 @@ _counted = njit(**INNER, **_flags)
 _jit = njit(**INNER, **UNCOUNTED, **_flags)
 """Of functions that make no array; see `runtime.walk`."""
 
-PROGRAM, SUM, MEAN, EXTREME, EXCERPT = 1, 2, 3, 4, 5
+PROGRAM, SUM, MEAN, EXTREME, EXCERPT, FIRST = 1, 2, 3, 4, 5, 6
 """What a type is differentiated by; 0: torch."""
 FIXED, REGULAR, SCATTERED = 0, 1, 2
 """Kinds of slots in `where`: fixed, base + r x stride, by row numbers; one more for those of gradients."""
@@ -230,7 +230,7 @@ def _spread(code, rows, result, c, values, gradients, width, like):
     best = address_of_row(values, c, result)
     for e in range(n):
         found = load(best, e, like)
-        among = like + np.float32(len(rows))
+        among = like + (_ONE if code == FIRST else np.float32(len(rows)))
         if code == EXTREME:
             among = like * _ZERO
             for row in rows:
@@ -240,6 +240,8 @@ def _spread(code, rows, result, c, values, gradients, width, like):
             target = address_of_row(gradients, c, row)
             chosen = code == MEAN or load(address_of_row(values, c, row), e, like) == found
             store(target, e, load(target, e, like) + (share if chosen else share * _ZERO))
+            if chosen and code == FIRST:
+                break
 
 
 @_jit

@@ -75,7 +75,7 @@ def _gradients(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]], sought: Tenso
 
 class ReductionGradient:
     """The gradient of a sum, mean, maximum or minimum over a node's items. Equal extremes share evenly, as in
-    torch.amax."""
+    torch.amax, or the first one has it, as in torch.max along a dimension."""
 
     def __init__(self, kernel: ReductionKernel, node_type: NodeType):
         self.op = kernel.op
@@ -89,7 +89,14 @@ class ReductionGradient:
         if self.op == "mean":
             share = torch.bincount(segment, minlength=len(gradient)).to(gradient.dtype)
             return (gradient / share[:, None]).index_select(0, segment)
-        chosen = (items() == result.index_select(0, segment)).to(gradient.dtype)
+        is_it = items() == result.index_select(0, segment)
+        if self.op in ("max", "min"):
+            order = torch.arange(len(segment), device=segment.device)[:, None]
+            places = torch.where(is_it, order, len(segment))
+            first = torch.full(gradient.shape, len(segment), device=segment.device)
+            first.scatter_reduce_(0, segment[:, None].expand_as(places), places, "amin")
+            return (places == first.index_select(0, segment)) * gradient.index_select(0, segment)
+        chosen = is_it.to(gradient.dtype)
         share = add_rows(torch.zeros_like(gradient), segment, chosen)
         return chosen * (gradient / share).index_select(0, segment)
 

@@ -159,5 +159,11 @@ class _Batch:
 def _reduced(op: str, items: list[np.ndarray]) -> np.ndarray:
     total = items[0]
     for item in items[1:]:
-        total = np.maximum(total, item) if op == "max" else np.minimum(total, item) if op == "min" else total + item
+        total = (
+            np.maximum(total, item)
+            if op.endswith("max")
+            else np.minimum(total, item)
+            if op.endswith("min")
+            else total + item
+        )
     return total / len(items) if op == "mean" else total

@@ -169,15 +169,18 @@ class Extremes(nn.Module):
         torch.manual_seed(2)
         self.table = nn.Embedding(9, 5)
         self.last = nn.Linear(5, 5)
+        with torch.no_grad():
+            self.table.weight[5:8] = self.table.weight[2:5]
 
     def forward(self, words: list[int]) -> list[Tensor]:
         rows = torch.stack([self.last(self.table.weight[word]) for word in words])
-        return [self.last(rows.amax(0)), rows.amin(0), rows.mean(0), rows.sum(0)]
+        return [self.last(rows.amax(0)), rows.amin(0), rows.mean(0), rows.sum(0), rows.max(0)[0], rows.min(0).values]
 
 
 def test_reductions() -> None:
-    """Maxima, minima, means and sums over any number of items, equal ones sharing the gradient as in torch.amax."""
-    model, words = Extremes().double(), [[1, 2, 3], [4, 4, 0, 8], [5], [7, 7]]
+    """Maxima, minima, means and sums over any number of items, equal ones sharing the gradient as in torch.amax, or
+    the first of them having it alone, as in torch.max along a dimension; natively, and by torch."""
+    model, words = Extremes().double(), [[1, 2, 3], [4, 4, 0, 8], [5], [7, 7], [7, 4, 1, 4], [3, 6, 2, 5, 5], [6, 3]]
     net = bound(model, words)
     both_ways(net, words)
     assert {t.op for t in net.table.types if t is not None and t.variadic} == set(REDUCTIONS)

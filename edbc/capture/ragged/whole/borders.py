@@ -86,8 +86,9 @@ def _of_all(call: Call, ragged: Any, size: Any, stride: Any, padding: Any) -> An
     if size.value != len(ragged.refs):
         return NotImplemented
     call.rec.equal_sizes.append((size.like, triple(ragged.refs)))
-    function: Any = torch.amax if call.name.startswith("max") else torch.mean
-    return call.rec.function(function, (ragged, -1, True), {})
+    if call.name.startswith("max"):
+        return call.rec.function(torch.max, (ragged, -1, True), {})[0]
+    return call.rec.function(torch.mean, (ragged, -1, True), {})
 
 
 def pooled(call: Call) -> Any:
@@ -114,8 +115,8 @@ def pooled(call: Call) -> Any:
 
     def window(*values: Any) -> Any:
         found = values[0]
-        for value in values[1:]:
-            found = call.rec.function(torch.maximum if is_max else torch.add, (found, value), {})
+        for value in values[1:]:  # of equal ones the first has the gradient, which `maximum` shares
+            found = found.clamp(min=value) if is_max else found + value
         return found if is_max else found / size
 
     return each_row(call.rec, taps, window, ragged.at)
