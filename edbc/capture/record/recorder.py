@@ -1593,13 +1593,12 @@ class Recorder:
             by_shape = key_by_shape(func, template, slots, self.tracer.shared)
             result: Any = KNOWN.get(by_shape)
             if result is None:
-                failure = None
-                with Dispatched() as dispatched:
-                    try:
-                        result = run_on_meta(func, template, slots, self.shared_meta)
-                    except Exception as error:
-                        if not dispatched.shape_by_value or name in NO_VALUES:
-                            failure = error
+                failure, dispatched = None, Dispatched()
+                try:
+                    result = run_on_meta(func, template, slots, self.shared_meta, dispatched)
+                except Exception as error:
+                    if not dispatched.shape_by_value or name in NO_VALUES:
+                        failure = error
                 if failure is not None:
                     counted = with_numbers(args[:1], args[1:], kwargs)
                     if counted is None:
@@ -1613,7 +1612,7 @@ class Recorder:
                         refuse_drawing(name)
                     self.described[func, described] = IN_PYTHON
                     return as_written(func)(*args, **kwargs)
-                if by_shape is not None and not dispatched.is_foreign:
+                if by_shape is not None and not dispatched.looks and isinstance(result, torch.Tensor):
                     KNOWN.add(by_shape, result)
             if not all(slot.shape.numel() for slot in slots):
                 self._try_on_none(func, template, slots)

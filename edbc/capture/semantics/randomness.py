@@ -19,23 +19,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from edbc.capture.semantics import rules
-from edbc.capture.semantics.modes import DispatchMode, run
+from edbc.capture.semantics.modes import DispatchMode, is_settled, may_draw, run
 from edbc.capture.standins.standin import refuse
 
 _TORCH = frozenset(("aten", "prim", "prims"))
-_SWITCHES = frozenset(("train", "training", "dropout_p"))
-"""Names of arguments that, false or 0, switch an operator's random numbers off, definition (2)."""
-SETTLED: dict[str, Callable[[dict[str, Any]], bool]] = {
-    # without a mask there is an element per number
-    "index": lambda given: not any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in given["indices"]),
-    # the number of classes is given
-    "one_hot": lambda given: given["num_classes"] != -1,
-    # the length of the result is given
-    "repeat_interleave": lambda given: given["output_size"] is not None,
-    # residuals are empty whatever the rank, unless there are more equations than unknowns
-    "linalg_lstsq": lambda given: given["self"].shape[-2] <= given["self"].shape[-1],
-}
-"""Operators whose shapes depend on values for some arguments only: when they do not, definition (4)."""
 NO_VALUES = {
     "combinations": "the mask is of positions, not of values",
     "ctc_loss": "what has a shape by value is an intermediate; the loss has none",
@@ -55,7 +42,9 @@ class Dispatched(DispatchMode):
         self.draws = False
         """Definitions (1) and (2)."""
         self.shape_by_value = False
-        """Definitions (1) and (4)."""
+        """Definition (1)."""
+        self.looks = False
+        """Whether one of them gives a number that depends on values."""
         self.is_foreign = False
         """Whether one of them is not torch's own, definition (3)."""
 
@@ -73,23 +62,11 @@ class Dispatched(DispatchMode):
         return run(func, args, kwargs or {})
 
     def _note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.Tag.nondeterministic_seeded in operator.tags:
-            self.draws |= not _is_off(operator, args, kwargs)
+        self.draws |= may_draw(operator, args, kwargs)
+        self.looks |= torch.Tag.data_dependent_output in operator.tags
         if torch.Tag.dynamic_output_shape in operator.tags:
-            settled = SETTLED.get(operator._schema.name.removeprefix("aten::"))
-            self.shape_by_value |= settled is None or not settled(_given(operator, args, kwargs))
+            self.shape_by_value |= not is_settled(operator, args, kwargs)
         self.is_foreign |= operator.namespace not in _TORCH
-
-
-def _given(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name, those left out by their defaults."""
-    given = {argument.name: argument.default_value for argument in operator._schema.arguments}
-    return given | dict(zip(given, args, strict=False)) | kwargs
-
-
-def _is_off(operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    given = _given(operator, args, kwargs)
-    return any(not given[name] for name in _SWITCHES & given.keys())
 
 
 def draws(call: Callable[[], Any]) -> bool:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from edbc.base.kept import Kept
-from edbc.base.operations import OPERATIONS
 from edbc.capture.record.signature import view_text
 from edbc.capture.record.table import Hole, SharedRef, View, fill
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.autocast import state
+from edbc.capture.semantics.modes import DispatchMode, WithoutData
 from edbc.capture.standins.nests import inside, mapped
 from edbc.capture.standins.standin import Slot, refuse
 
@@ -37,40 +37,29 @@ def flat(*trees: Any) -> list[Any]:
     return found
 
 
-_OF_ANY_VALUES = frozenset(
-    """linear mm matmul mv bmm addmm addmv baddbmm outer dot
-    rsub true_divide rsqrt log1p expm1 sin cos leaky_relu elu hardtanh logsigmoid
-    softmax log_softmax layer_norm sum mean cat concat stack where lerp addcmul clamp""".split()
-).union(OPERATIONS)
-"""Functions that never look at values. They run on numbers, because torch finds the shapes of many of them in Python
-and imports its own compiler to do so, which takes three seconds."""
-
-
 def run_on_meta(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
-                shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
-    """What `func` returns for tensors without data; where it has no such form, for tensors of ones.
+                shared: Callable[[SharedRef], torch.Tensor], mode: DispatchMode | None = None) -> Any:  # fmt: skip
+    """What `func` returns for tensors without data; where it has no such form, for tensors of ones. `mode` sees the
+    operators.
 
     Raises UnsupportedError when the shape of the result depends on values.
     """
     slots = list(slots)
-    if rules.name_of(func) in _OF_ANY_VALUES:
-        with torch._C.DisableTorchFunction():
-            args, kwargs = filled_with_zeros(template, slots, shared)
-            return _without_data(func(*args, **kwargs))
     args, kwargs = fill(template, [slot.meta() for slot in slots], shared)
-    try:
-        if state() is not None:
-            raise NotImplementedError  # torch.autocast leaves tensors without data alone
-        return func(*args, **kwargs)
-    except (NotImplementedError, RuntimeError):  # RuntimeError: it looks at a value, if only to check it
-        results = []
-        for make in (torch.ones, torch.zeros):
-            args, kwargs = filled_by(make, template, slots, shared)
-            results.append(func(*args, **kwargs))
-        if [t.shape for t in split_outputs(results[0])[1]] != [t.shape for t in split_outputs(results[1])[1]]:
-            refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
-                   "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
-        return results[0]
+    with WithoutData() if mode is None else mode:
+        try:
+            if state() is not None:
+                raise NotImplementedError  # torch.autocast leaves tensors without data alone
+            return func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):  # RuntimeError: it looks at a value, if only to check it
+            results = []
+            for make in (torch.ones, torch.zeros):
+                args, kwargs = filled_by(make, template, slots, shared)
+                results.append(func(*args, **kwargs))
+    if [t.shape for t in split_outputs(results[0])[1]] != [t.shape for t in split_outputs(results[1])[1]]:
+        refuse(f"the shape of what {rules.name_of(func)} returns depends on the values of its operands",
+               "compute with masks (torch.where) instead, or do it before the model sees the instance")  # fmt: skip
+    return results[0]
 
 
 class _Like(NamedTuple):
@@ -87,14 +76,15 @@ class _Like(NamedTuple):
 
 _TOLD = frozenset((torch.dtype, int, float, bool, str, type(None)))
 KNOWN: Kept[Any, torch.Tensor] = Kept(10_000)
-"""What functions that never look at values returned, without data, by `key_by_shape`: every model asks the same."""
+"""What functions of torch that do not look at values returned, without data, by `key_by_shape`: every model asks the
+same."""
 
 
 def key_by_shape(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
                  shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
-    """All that the shape and dtype of what such a function returns depend on; None for another one, or arguments of
-    classes whose text does not tell what they are."""
-    if rules.name_of(func) not in _OF_ANY_VALUES:
+    """All that the shape and dtype of what such a function returns depend on; None for one that is not torch's own, or
+    arguments of classes whose text does not tell what they are."""
+    if not (getattr(func, "__module__", None) or "torch").startswith("torch"):
         return None
     like = fill(template, [*map(_Like.of, slots)], lambda ref: _Like.of(shared(ref)))
     if not _TOLD.issuperset(map(type, flat(like))):  # a size that is a symbol is written as a number
@@ -144,10 +134,6 @@ def _peculiar(meta: torch.Tensor) -> torch.Tensor:
 def filled_with_zeros(template: Any, slots: Iterable[Slot], shared: Callable[[SharedRef], torch.Tensor]) -> Any:
     """Arguments and keywords with tensors that hold data, zeros everywhere."""
     return fill(template, [repeated(slot.meta()) for slot in slots], lambda ref: repeated(shared(ref)))
-
-
-def _without_data(result: torch.Tensor) -> torch.Tensor:
-    return torch.empty(result.shape, dtype=result.dtype, device="meta")
 
 
 def repeated(meta: torch.Tensor) -> torch.Tensor:

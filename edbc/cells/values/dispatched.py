@@ -197,7 +197,7 @@ class _Dispatch(DispatchMode):
         if found is NotImplemented:
             raise _UnknownError(name)
         if isinstance(found, tuple) and None in found:  # what nobody reads here
-            others = func(*args, **kwargs)
+            others = run(func, args, kwargs)
             return tuple(other if x is None else x for x, other in zip(found, others, strict=False))
         return found
 

@@ -256,7 +256,21 @@ def _sum_and(x: Tensor, a: Tensor, b: Tensor, beta: float = 1, alpha: float = 1)
     return torch.add(x if beta == 1 else x * beta, a @ b, alpha=alpha)
 
 
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Torch's own imports its compiler."""
+    wide_a, wide_b = a if a.ndim > 1 else a.unsqueeze(0), b if b.ndim > 1 else b.unsqueeze(-1)
+    batch = torch._C._infer_size(wide_a.shape[:-2], wide_b.shape[:-2])
+    if wide_b.ndim == 2:
+        found = wide_a.reshape(-1, wide_a.shape[-1]).mm(wide_b).reshape(*wide_a.shape[:-1], wide_b.shape[-1])
+    else:
+        x, y = (z.expand(*batch, *z.shape[-2:]).reshape(-1, *z.shape[-2:]) for z in (wide_a, wide_b))
+        found = x.bmm(y).reshape(*batch, wide_a.shape[-2], wide_b.shape[-1])
+    found = found if b.ndim > 1 else found.squeeze(-1)
+    return found if a.ndim > 1 else found.squeeze(-2 if b.ndim > 1 else -1)
+
+
 FORMULAS: dict[str, Callable[..., Any]] = {
+    "matmul": _matmul,
     **dict.fromkeys(("_softmax", "_safe_softmax"), _softmax),
     "_log_softmax": _log_softmax,
     "logsumexp": _logsumexp,

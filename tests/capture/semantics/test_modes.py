@@ -7,15 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from edbc.capture.semantics.modes import DispatchMode, run
-
-
-class Running(DispatchMode):
-    """Every operator by `run`."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return run(func, args, kwargs or {})
-
+from edbc.capture.semantics.modes import WithoutData
+from edbc.capture.semantics.shapes import flat
 
 X, Y, V, N = torch.randn(3, 4), torch.randn(4, 5), torch.randn(4), torch.arange(4)
 CALLS = [
@@ -42,12 +35,30 @@ CALLS = [
     (torch.Tensor.add_, V, X),
     (torch.clamp, X, 0.0),
     (torch.lerp, X, X, 0.5),
+    (torch.matmul, V, Y),
+    (torch.Tensor.squeeze_, X[:1]),
+    (torch.nn.functional.linear, V, X),
+    (torch.softmax, X, -1),
+    (torch.std, X, 0),
+    (torch.Tensor.__getitem__, X, N[:2]),
+    (torch.index_select, X, 0, N[:3]),
+    (torch.nn.functional.embedding, N[:3], X),
+    (torch.bmm, X[None], Y[None]),
+    (torch.bmm, X[None], X[None]),
+    (torch.baddbmm, X[:, :3], X[None], X[None].mT),
+    (torch.inverse, X[:, :3]),
+    (torch.conv1d, X[None], torch.randn(2, 3, 3)),
+    (torch.nn.functional.scaled_dot_product_attention, X[None], X[None], X[None]),
+    (torch.nn.functional.layer_norm, X, (4,)),
+    (torch.cdist, X, X),
+    (torch.topk, X, 2, -1),
+    (torch.relu_, X.t()),
 ]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call[0].__name__)
 def test_results_are_those_of_torch(call: Any) -> None:
-    """Shapes and dtypes, and errors where torch has some."""
+    """Shapes, strides and dtypes, and errors where torch has some."""
     func, *args = call
     meta = [
         [y.to("meta") for y in x] if isinstance(x, list) else x.to("meta") if isinstance(x, torch.Tensor) else x
@@ -56,9 +67,11 @@ def test_results_are_those_of_torch(call: Any) -> None:
     try:
         expected = func(*[x.clone() if isinstance(x, torch.Tensor) else x for x in args])
     except RuntimeError:
-        with pytest.raises(RuntimeError), Running():
+        with pytest.raises(RuntimeError), WithoutData():
             func(*meta)
         return
-    with Running():
+    with WithoutData():
         found = func(*meta)
-    assert (found.shape, found.dtype, found.device.type) == (expected.shape, expected.dtype, "meta")
+    for ours, theirs in zip(flat(found), flat(expected), strict=True):
+        described = theirs.shape, theirs.dtype, theirs.stride(), "meta"
+        assert (ours.shape, ours.dtype, ours.stride(), ours.device.type) == described

@@ -12,7 +12,8 @@ from test_asker import Model
 from torch.nn import functional as F
 
 from edbc.capture.semantics import rules
-from edbc.capture.semantics.randomness import NO_VALUES, SETTLED, Dispatched
+from edbc.capture.semantics.modes import SETTLED
+from edbc.capture.semantics.randomness import NO_VALUES, Dispatched
 from edbc.errors import UnsupportedError
 
 

@@ -75,6 +75,15 @@ def renumbered(item: Any, numbers: Sequence[int]) -> Any:
     return inside(lambda x: renumbered(x, numbers), item)
 
 
+def has_numbers(item: Any) -> bool:
+    """Whether there is an integer in an expression that may be how many there are of something."""
+    if type(item) is Apply:
+        return has_numbers((item.args, tuple(item.kwargs.values())))
+    if type(item) is slice:
+        return has_numbers((item.start, item.stop, item.step))
+    return any(map(has_numbers, item)) if type(item) in (tuple, list) else type(item) is int and abs(item) > 1
+
+
 def functions_of(item: Any) -> tuple[Any, ...]:
     """The functions of an expression: with its text they say what it computes."""
     if type(item) is Apply:
