@@ -424,8 +424,8 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     parts: list[Any] = [KeptCall, path, module.training]
     args = tuple([x.materialise() if type(x) is Stack and len(x.items) == 1 else x for x in args])
     told, tells_lengths = _told(rec, args)
-    if not can_keep(rec) or kwargs or not is_keyed(rec, told, parts, given):
-        return function(module, *args, **kwargs)
+    if not can_keep(rec) or kwargs or rec.keeping or not is_keyed(rec, told, parts, given):
+        return function(module, *args, **kwargs)  # in a call that is being kept, which has to know what this one asks
     key = tuple(parts)
     known = BY_SIZES if tells_lengths else rec.functions.get(key)
     by_sizes = known is BY_SIZES
@@ -440,7 +440,7 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
         found = known.again(rec, given)
         rec.kept_sizes[key, given.sizes()] += 1
         return function(module, *args) if found is NotImplemented else shared(found, given.rows)
-    if known is NOT_KEPT or rec.keeping or not may_keep(given):
+    if known is NOT_KEPT or not may_keep(given):
         return function(module, *args)
     rows, indices = iter(given.rows), iter(given.indices)
     own = (t.shown(rec, args) if type(t) is Uniform else x for x, t in zip(args, told, strict=True))

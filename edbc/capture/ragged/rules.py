@@ -341,7 +341,8 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
         if spread is not NotImplemented:
             return spread
     key, known, given = None, None, Given([], [], [])
-    if rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS:
+    # in a call that is being kept a rule says what it asks
+    if not rec.keeping and (rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS):
         parts: list[Any] = [Ragged, func]
         is_of_numbers = rec.symbolic and Index in map(type, args)  # rows of integers, which no key has yet
         if (

@@ -853,3 +853,28 @@ def test_what_is_recorded_at_once_is_no_other_graph(tmp_path: Path) -> None:
     rng = Random(0)
     net = edbc.compile(ListOfOne(), [sentence(rng) for _ in range(32)], policy="critical", plan=tmp_path / "plan.yaml")
     require_eager(net, net.model, [sentence(rng) for _ in range(8)])
+
+
+class AskedBefore(Closed):
+    """What the second of two calls gives depends on how many rows there are, and is known by itself when it is kept
+    with what stands around it."""
+
+    def forward(self, instance: list[Any]) -> torch.Tensor:
+        words, features, _ = instance
+        h = self.words(torch.tensor(words))
+        nodes = torch.tanh(self.up(features))
+        unused = torch.stack([nodes[i] for i in range(len(nodes))])  # noqa: F841
+        return h.roll(1, 0)
+
+
+def test_what_a_known_call_asks_is_asked_by_those_around_it() -> None:
+    def of(words: int, nodes: int) -> list[Any]:
+        return [[*range(words)], torch.randn(nodes, 3), torch.randn(nodes, nodes)]
+
+    model = AskedBefore().eval()
+    net = bound(model, [of(3, 2), of(9, 4), of(1, 5), of(7, 1), of(13, 3), of(6, 5)], cells="auto", rows=True)
+
+    with torch.no_grad():
+        for words, nodes in ((5, 4), (5, 2), (4, 2), (3, 1), (3, 1), (2, 1), (6, 1), (4, 4), (2, 2)):
+            made = of(words, nodes)
+            torch.testing.assert_close(net([made])[0], model(made))
