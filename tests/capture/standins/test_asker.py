@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from functools import singledispatch
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fresh import run_script
 from helpers import captured, require_parity, seeded
 from torch import nn
 
@@ -83,13 +84,13 @@ for line in {lines!r}:
 
 
 @pytest.mark.long
-def test_expressions_that_killed_the_process_are_right_or_refused_by_name() -> None:
+def test_expressions_that_killed_the_process_are_right_or_refused_by_name(tmp_path: Path) -> None:
     """Every expression that once ended in signal 11 gives eager's result, or is refused with file and line."""
     code = SURVIVES.format(paths=[p for p in sys.path if p], lines=DIED)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    ended = run_script(code, tmp_path)
 
-    outcomes = done.stdout.splitlines()
-    assert done.returncode == 0, done.stderr[-2000:]
+    outcomes = ended.printed.splitlines()
+    assert ended.code == 0, ended.traceback
     assert [line.split()[0] for line in outcomes if line.split()[0] not in ("equal", "refused")] == []
     assert len(outcomes) == len(DIED)
 
