@@ -25,17 +25,21 @@ help: ## show this list
 
 venv: .venv/ready ## make .venv with edbc and what its development needs
 
-.venv/ready: .venv/runs
-	$(INSTALL) --editable ".[dev]"
+.venv/ready: pyproject.toml
+	$(call install,.[dev])
+	@touch .venv/runs $@
+
+.venv/runs: pyproject.toml
+	$(call install,.)
 	@touch $@
 
-# What edbc needs to run. While torch is installed the other core compiles native loops.
-.venv/runs: pyproject.toml
+# Native loops are compiled on the other core meanwhile, and then by both.
+define install
 	$(PYTHON) -m venv .venv
 	$(INSTALL) numba pyyaml
 	$(BIN)/python -m edbc.native.ahead 2>/dev/null & \
-	$(INSTALL) "$(TORCH)" --editable . && wait
-	@touch $@
+	$(INSTALL) "$(TORCH)" --editable "$(1)" && $(BIN)/python -m edbc.native.ahead && wait
+endef
 
 demo: .venv/runs ## compile a tree-LSTM, run it on built-in samples, compare with eager PyTorch
 	$(BIN)/edbc compile models/tree_lstm.py -o build/tree_lstm.yaml
