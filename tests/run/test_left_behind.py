@@ -329,6 +329,58 @@ class Copies(nn.Module):
         return torch.tanh(self.step(h))
 
 
+class Told(nn.Module):
+    """Keeps plain values that say what it was given, beside a tensor or alone, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(SIZE, SIZE)
+        self.length, self.calls = 0, 0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.length, self.shape = len(rows), tuple(rows.shape)
+        self.ends = [bool(i % 2) for i in range(self.length)]
+        if self.length > 4:
+            self.longest = "long"
+        return torch.tanh(self.step(rows)).sum(0)
+
+
+class ToldOneByOne(Told):
+    """The same with a loop of its own, and a counter, which is the copies'."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.size, h = len(rows), rows[0]
+        for row in rows:
+            h = torch.tanh(self.step(h + row))
+        return h
+
+
+@pytest.mark.parametrize("kind", [Told, ToldOneByOne])
+@pytest.mark.parametrize("rows", [False, True], ids=["", "rows"])
+def test_plain_attributes_of_the_model(kind: type[Told], rows: bool) -> None:
+    """The user's model has what its last instance left, recorded, of a forward that is kept, or captured; and instances
+    that were captured before are this model's as well."""
+    instances = [torch.randn(n, SIZE, generator=torch.Generator().manual_seed(n)) for n in (3, 7, 4, 5, 2, 6)]
+    model = seeded(kind)
+    eager, net = copy.deepcopy(model), bound(model, instances, "auto", rows=rows)
+    captured = [net.capture(rows) for rows in instances]
+
+    def told(of: Told) -> dict[str, Any]:
+        return {name: value for name, value in vars(of).items() if name[0] != "_" and name not in ("calls", "training")}
+
+    with torch.no_grad():
+        for batch in (slice(0, 2), slice(0, 3), slice(1, 6), slice(0, 5), slice(2, 4)):
+            for way in (instances, captured):
+                net(way[batch])
+                [eager(rows) for rows in instances[batch]]
+                assert told(model) == told(eager)
+                assert model.calls == 0
+    other = bound(model, instances, "auto", rows=rows)
+    other.capture(instances[0])
+    assert other([captured[0]])
+
+
 def test_copies_have_memory_of_their_own() -> None:
     """Each is changed in place after a call, and all are what they are in eager, the parameter among them."""
     net = bound(seeded(Copies), [torch.zeros(SIZE)])

@@ -17,7 +17,7 @@ import hashlib
 import inspect
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 from pathlib import Path
@@ -118,7 +118,8 @@ def home_of(net: Net, training: str) -> Home:
     types = hashlib.sha256("\n".join(t.signature for t in plan.types).encode()).hexdigest()[:16]
     config = json.dumps(plan.model.config, sort_keys=True)
     return Home(
-        __version__, types, plan.model.sha256, config, _code_of(type(model)), _structure_of(model),
+        __version__, types, plan.model.sha256, config, _code_of(type(model)),
+        _structure_of(model, net.view.closed.assigned),
         dtype_name(net.dtype), training, str(net.autocast),
     )  # fmt: skip
 
@@ -142,13 +143,15 @@ def triangular(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [(name, buffer) for name, buffer in model.named_buffers() if buffer.ndim > 1 and not buffer.is_meta]
 
 
-def _structure_of(model: nn.Module) -> str:
-    """See `Home.structure`. Attributes that hold anything but plain values are left out."""
+def _structure_of(model: nn.Module, assigned: Collection[str]) -> str:
+    """See `Home.structure`. Attributes that hold anything but plain values are left out, and those by names that
+    forward may assign: they are what ran last."""
     lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict(keep_vars=True).items()]
     lines += [f"{name} {triangle_of(buffer)!r}" for name, buffer in triangular(model)]
     lines += [f"{name} {flag.item()}" for name, flag in flags_of(model).items() if not flag.is_meta]
     for path, module in model.named_modules():
-        plain = {name: value for name, value in vars(module).items() if name != "training" and is_plain(value)}
+        own = {name: value for name, value in vars(module).items() if name != "training" and name not in assigned}
+        plain = {name: value for name, value in own.items() if is_plain(value)}
         lines.append(f"{path} {type(module).__qualname__} {sorted(plain.items())!r}")
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 

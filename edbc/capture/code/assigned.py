@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -97,8 +98,9 @@ def assigned_to_others_in(modules: Iterable[ModuleType]) -> frozenset[str]:
 def caches_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """Definition (5), of all files."""
     of_own = [unit.own for unit in _reached_in(list(modules)) or ()]
-    asked = frozenset[str]().union(*(own.asked for own in of_own))
-    others = (own.stored for own in of_own if not own.caches and own.stored & asked)
+    asked = Counter(itertools.chain.from_iterable(own.asked for own in of_own))
+    others = (own.stored for own in of_own
+              if not own.caches and any(asked[name] > (name in own.asked) for name in own.stored))  # fmt: skip
     return frozenset[str]().union(*(own.caches for own in of_own), *others)
 
 

@@ -13,7 +13,8 @@ Definitions.
     that are found, until their mini-batch has run.
 
 An attribute of the model is kept on the copy of the model that records. Once the mini-batch has run, the user's model
-has it too, unless it is an object with parameters or modules in it: these are the copy's.
+has it too, unless it is an object with parameters or modules in it: these are the copy's. Plain values (`self.n =
+len(xs)`) it has at once.
 
 A captured instance (`capture.captured`) is no part of the caller's objects: what forward keeps on the instance it lets
 go, and what it assigns to attributes of the model comes with its results (`Assigned`).
@@ -24,6 +25,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -193,6 +195,14 @@ class Search:
             if item is not value and type(item) not in (Made, Shared):
                 _end(item)
 
+    def bring_plain(self, attributes: Iterable[Attribute]) -> None:
+        """Let a captured instance hold plain values that its forward assigns."""
+        brought = {attribute[:2] for attribute in self.attributes}
+        for attribute in attributes:
+            if attribute[:2] not in brought:
+                self.recorder.tracer.note_assigned(attribute.path, attribute.name)
+                self.attributes.append(attribute)
+
     def _bring(self, nest: Any) -> None:
         """Let a captured instance hold what its forward keeps that no operation has made: tensors, and what is computed
         of parameters. (A parameter itself would be another tensor than the model's.)"""
@@ -301,6 +311,18 @@ def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]
         yield from ((path, module, name) for name in module.__dict__ if name not in own)
 
 
+def _plain_assigned(shadow: nn.Module, recorder: Recorder) -> list[Attribute]:
+    """The attributes that forward assigns before it reads them, and that have plain values now. What it reads first is
+    a cache, or counts how often forward was recorded. Of modules that forward has made there are none."""
+    tracer, found = recorder.tracer, []
+    for path, name in tracer.written:
+        with suppress(KeyError, AttributeError):
+            pair = module_at(shadow, path), module_at(tracer.model, path)
+            if name not in tracer.closed.caches and is_plain(vars(pair[0]).get(name, recorder)):
+                found.append(Attribute(path, *pair, name))
+    return found
+
+
 def recorded(
     shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool = False
 ) -> tuple[Recording, Collected]:
@@ -317,8 +339,15 @@ def recorded(
         if references(recorder) != before:
             gc.collect(0)  # a local function that calls itself is garbage in a circle, and stand-ins in its variables
         is_made_left = any(sys.getrefcount(made) > _UNHELD for made in recorder.descriptions)
-        if recorder.books is not None or is_made_left or references(recorder) != before:
-            collected = _with_left(collected, shadow, recorder, instances)
+        plain = _plain_assigned(shadow, recorder) if recorder.tracer.written else []
+        if not recorder.captures:
+            for _, module, of_user, name in plain:
+                of_user.__dict__[name] = module.__dict__[name]
+            plain.clear()
+        survive = recorder.books is not None or is_made_left or references(recorder) != before
+        if survive or plain:
+            collected = _with_left(collected, shadow, recorder, instances if survive else None, plain)
+        if survive:
             recorder.books = None
             for age in range(1 + OLDEST):
                 if references(recorder)[0] != before[0]:
@@ -332,10 +361,13 @@ def recorded(
     return expanded(recorder, recording, collected)
 
 
-def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any]) -> Collected:
-    """With survivors as further results."""
+def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any] | None,
+               plain: Sequence[Attribute]) -> Collected:  # fmt: skip
+    """With survivors as further results, where there are any, and plain values that a captured instance is to bring."""
     search = Search(recorder, in_stacks=_in_stacks(recorder))
-    search.run(shadow, instances)
+    if instances is not None:
+        search.run(shadow, instances)
+    search.bring_plain(plain)
     refs, slots, stacks = collected.refs.tolist(), list(collected.slots), list(collected.stacks)
     left = search.left(refs, slots, stacks)
     return collected._replace(
