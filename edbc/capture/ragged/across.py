@@ -12,6 +12,7 @@ without ragged classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,7 +113,8 @@ def _logsumexp(ragged: Ragged) -> Any:
     rec, at = ragged.rec, ragged.at
     if len(ragged.refs) == 1:
         return value_of(rec, ragged.refs[0], ragged.row)
-    largest = reduce_rows(ragged, "max").detach()
+    # where all is infinite nothing is taken off, as by torch: the difference would be no number
+    largest = reduce_rows(ragged, "max").detach().nan_to_num(math.nan, 0.0, 0.0)
     powers = each_row(rec, [ragged], lambda row: (row - largest).exp(), at)
     return reduce_rows(powers, "sum").log() + largest
 

@@ -127,6 +127,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "chunks": lambda h, n: [part.sum(0) for part in h.chunk(2, -1)] + [part.sum(0) for part in h.split(2)],
     "expanded": lambda h, n: (h[:, :1].expand(-1, 6) + h).sum(0),
     "over all": lambda h, n: (h.sum(), h.mean(), h.mean((0, 1)), h.max(), h.logsumexp(0)),
+    "of nothing but infinity": lambda h, n: torch.cat([h, h.new_full((n, 2), float("-inf"))], 1).logsumexp(0).exp(),
     "along n": lambda h, n: (h.softmax(0).amax(0), h.log_softmax(0).amax(0), h.cumsum(0).mean(0)),
     "products": lambda h, n: (h @ torch.ones(6, 2)).sum(0) + (torch.ones(2, n) @ h).sum(),
     "repeats": lambda h, n: (h.repeat_interleave(2, 0).sum(0), h.roll(1, 0)[0], h.repeat(2, 1).mean(0)),
