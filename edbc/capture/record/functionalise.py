@@ -619,7 +619,8 @@ def _overlaps(rec: Recorder, shape: tuple[int, ...], views: tuple[View, ...]) ->
 _OPERATORS = {
     "iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "idiv": torch.true_divide,
     "ifloordiv": torch.floor_divide, "imod": torch.remainder, "ipow": torch.pow, "iand": torch.bitwise_and,
-    "ior": torch.bitwise_or, "ixor": torch.bitwise_xor,
+    "ior": torch.bitwise_or, "ixor": torch.bitwise_xor, "ilshift": torch.bitwise_left_shift,
+    "irshift": torch.bitwise_right_shift,
 }  # fmt: skip
 _SEEN_OTHERWISE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
 """They change how one name shows its memory, not what is in it."""

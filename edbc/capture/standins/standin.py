@@ -503,6 +503,7 @@ for _name, _function in {
     "sub": torch.sub, "mul": torch.mul, "truediv": torch.true_divide, "matmul": torch.matmul,
     "pow": torch.pow, "floordiv": torch.floor_divide, "mod": torch.remainder,
     "and": torch.bitwise_and, "or": torch.bitwise_or, "xor": torch.bitwise_xor,
+    "lshift": torch.bitwise_left_shift, "rshift": torch.bitwise_right_shift,
 }.items():  # fmt: skip
     setattr(Symbol, f"__{_name}__", _operator(_function))
     setattr(Symbol, f"__r{_name}__", _reflected(_function))
@@ -539,7 +540,7 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
     return change
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"):
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"):
     setattr(Symbol, f"__i{_name}__", _in_place(_name))
 Symbol.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
 

@@ -80,6 +80,18 @@ def test_properties_and_methods_are_recorded() -> None:
     require_parity(seeded(Base, forward), [[0], [3], [5]], sizes=(1, 3))
 
 
+def test_operators_of_integers_are_recorded() -> None:
+    """Bits of an index that is computed, shifted, masked and put together again, in place too."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        index = net.join(net.table.weight[ids[0]], net.start).argmax()
+        bits = (index.unsqueeze(0) >> torch.arange(3)) & 1
+        index <<= 1
+        return bits, (index | 1) >> 1, 1 << index, index ^ 3, (index - 3) // 2, -index % 4
+
+    require_parity(seeded(Base, forward), [[0], [3], [5]], sizes=(1, 3))
+
+
 def twice(self: torch.Tensor) -> torch.Tensor:
     return self + self
 
