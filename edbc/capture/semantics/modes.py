@@ -114,7 +114,9 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
     def without_data(x: torch.Tensor) -> torch.Tensor:
         known = made.get(id(x))  # of what changes its operand
-        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta") if known is None else known
+        if known is not None or x.layout is not torch.strided:  # who asks refuses what is not strided
+            return x if known is None else known
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
     try:
         given, named = _each(with_data, args), {key: _each(with_data, x) for key, x in kwargs.items()}
