@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from random import Random
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import bound
-from rowparity import VOCAB, of_model, require_eager, sentence
+from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
 from torch import nn
 
 from edbc.base.graph import Graph, NodeType, ValueClass
@@ -226,3 +227,23 @@ def test_sizes_are_not_taken_for_others(kind: type[nn.Module]) -> None:
     torch.manual_seed(0)
     net = of_model(kind(), pair)
     require_eager(net, net.model, [pair(Random(seed)) for seed in range(20)])
+
+
+class Large(nn.Module):
+    """Whose shapes are asked at 10,007 rows, where pairs of them are 800 million numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+
+    def forward(self, words: list[int]) -> torch.Tensor:
+        h = self.words(torch.tensor(words))
+        return ((h[:, None] - h[None]) / 2).tanh().sum(1)[:, :5].sum() + torch.cdist(h, h).sum() / 3
+
+
+def test_nothing_is_computed_of_sizes_that_no_instance_has() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    of_model(Large(), sentence, rounds=1)
+
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < before + (1 << 20)  # kilobytes

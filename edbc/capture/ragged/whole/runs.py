@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
@@ -547,7 +548,7 @@ def _are_shapes(root: Apply, leaves: Leaves, parts: Sequence[Seen]) -> bool:
 
 def _are_shapes_at(root: Apply, leaves: Leaves, parts: Sequence[Seen], which: int) -> bool:
     try:
-        with WithoutData():
+        with WithoutData() if which == len(LENGTHS) else nullcontext():  # the large ones are no instance's
             found = evaluated(root, leaves.metas(which))
     except Exception:  # whatever it is, the call itself will say so
         return True
