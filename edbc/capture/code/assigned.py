@@ -10,8 +10,8 @@ Definitions.
     they change, as ITEMS says: by an attribute, by a variable that was given one, or by no variable of
     their own. A list that is passed on and changed there is not seen.
 (4) *Reached* are `forward`, methods that Python or a library's class calls by their names, functions that a decorator
-    of the user's has, or one that registers them, those that (3) keeps, and all that reached units mention; everything
-    where one looks names up that it makes.
+    of the user's has, or one that registers them, those that (3) keeps, and all that reached units mention, or look
+    up by names that they make (`getattr(self, "layer%d" % i)`).
 
 (5) *Caches* are attributes that a reached method assigns of its own object, and reads where it may not have done so
     (`if n != self.size: self.size, self.mask = n, ...`), and those that it may not assign beside such ones; what an
@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from edbc.base.notebook import cell_texts
 MAKES = ("__init__", "__post_init__", "build")
 """Functions that make a model."""
 ANY = "*"
+ANYTHING = ".*"
 GLOBAL, ITEMS = "global ", "items of "
 """In front of names of variables, and of attributes and variables whose items change."""
 CHANGING = frozenset(
@@ -63,8 +65,8 @@ class _Unit(NamedTuple):
     kept: frozenset[str]
     """What it mentions without calling it, or in a function of its own."""
     assigned: frozenset[str]
-    looks_up: bool
-    """Whether it looks names up that it makes."""
+    looks_up: frozenset[str]
+    """Patterns of the names that it makes and looks up."""
     decorators: frozenset[str]
     own: _Own
     is_method: bool
@@ -159,7 +161,8 @@ def _reached(units: list[_Unit], of_libraries: frozenset[str]) -> list[_Unit]:
     def closure(found: list[_Unit]) -> list[_Unit]:
         seen = {*map(id, found)}
         for unit in found:
-            for name in by_name if unit.looks_up else unit.mentions & by_name.keys():
+            made = (filter(re.compile(pattern).fullmatch, by_name) for pattern in unit.looks_up)
+            for name in (unit.mentions & by_name.keys()).union(*made):
                 new = [other for other in by_name[name] if id(other) not in seen]
                 seen |= {*map(id, new)}
                 found += new
@@ -218,7 +221,7 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = (), is_meth
     mentions = [(_named(inner), id(inner)) for inner in ast.walk(node)
                 if not (isinstance(inner, ast.Name) and inner.id in local)]  # fmt: skip
     kept = frozenset(text for text, place in mentions if text and place not in called)
-    looks_up = any(_looks_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call))
+    looks_up = frozenset(_looked_up(inner) for inner in ast.walk(node) if isinstance(inner, ast.Call)) - {""}
     later = [] if name in MAKES else [node] if name else [x for x in ast.walk(node) if isinstance(x, _LATER)]
     changes = _changes(node) if name and name not in MAKES else ()
     assigned = frozenset({*itertools.chain(*map(_assignments, later)), *changes})
@@ -270,11 +273,34 @@ def _called(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
-def _looks_up(call: ast.Call) -> bool:
-    """Whether a call finds something by a text that is not written."""
-    is_written = isinstance(call.args[1], ast.Constant) if len(call.args) > 1 else False
-    is_library = bool(call.args) and isinstance(call.args[0], ast.Name) and call.args[0].id in _LIBRARIES
-    return _called(call.func) in _LOOK_UP and not (_called(call.func) == "getattr" and (is_written or is_library))
+def _looked_up(call: ast.Call) -> str:
+    """A pattern of the names by which a call finds something, where their text is not written."""
+    if _called(call.func) not in _LOOK_UP:
+        return ""
+    if _called(call.func) != "getattr" or len(call.args) < 2:
+        return ANYTHING
+    is_library = isinstance(call.args[0], ast.Name) and call.args[0].id in _LIBRARIES
+    return "" if isinstance(call.args[1], ast.Constant) or is_library else written_as(call.args[1])
+
+
+def written_as(node: ast.expr) -> str:
+    """A pattern of the names that an expression gives: `f"layer{i}"`, `"layer" + str(i)`, `"layer%d" % i`,
+    `"layer{}".format(i)`. What no name has in it, as a hole of another form, may be anything."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return re.escape(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(written_as, node.values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return written_as(node.left) + written_as(node.right)
+    of, holes = None, ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        of, holes = node.left, r"%[a-z0-9]+"
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        of, holes = node.func.value, r"\{[^}]*\}"
+    if not isinstance(of, ast.Constant) or not isinstance(of.value, str):
+        return ANYTHING
+    parts = re.split(holes, of.value)
+    return ANYTHING.join(map(re.escape, parts)) if "".join(parts).replace(".", "_").isidentifier() else ANYTHING
 
 
 def _assignments(node: ast.AST) -> Iterator[str]:

@@ -76,6 +76,7 @@ from torch import nn
 from edbc.base.notebook import shown_name
 from edbc.capture.code.assigned import (
     ANY,
+    ANYTHING,
     CHANGING,
     GLOBAL,
     ITEMS,
@@ -86,6 +87,7 @@ from edbc.capture.code.assigned import (
     is_prompt,
     mentioned_in,
     own_attributes,
+    written_as,
 )
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell, is_closed
@@ -901,7 +903,7 @@ class _Reading:
         if isinstance(node.args[1], ast.Constant):
             return True
         is_own = self._is_self(node.args[0]) and isinstance(self.module, nn.Module) and len(node.args) == 2
-        return is_getting and is_own and bool(_written_as(node.args[1]).replace(_ANYTHING, ""))
+        return is_getting and is_own and bool(written_as(node.args[1]).replace(ANYTHING, ""))
 
     def _is_builtin(self, node: ast.AST, name: str) -> bool:
         """Whether it is Python's own function of a name."""
@@ -950,7 +952,7 @@ class _Reading:
         """The attributes of its module that may have a name which is written in part."""
         self.visit(node)
         held = {name for space in _spaces(self.module) for name in space} | {*dir(type(self.module))}
-        found = sorted(filter(re.compile(_written_as(node)).fullmatch, held))
+        found = sorted(filter(re.compile(written_as(node)).fullmatch, held))
         if not found:
             self.refuse(node, f"{ast.unparse(node)}: no attribute has such a name when the model is bound")
         return found
@@ -1236,28 +1238,6 @@ def only_computes(found: Any) -> bool:
     is_builtin = isinstance(found, BuiltinFunctionType) or type(found).__name__ == "_OpNamespace"
     return is_builtin and (_is_torchs(module) or module == "math" or module.startswith("_VariableFunctions")
                            or getattr(found, "__self__", None) in (math, torch._C._nn))  # fmt: skip
-
-
-_ANYTHING = ".*"
-
-
-def _written_as(node: ast.expr) -> str:
-    """A pattern of the texts that an expression gives: `f"layer{i}"`, `"layer" + str(i)`, `"layer%d" % i`,
-    `"layer{}".format(i)`."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return re.escape(node.value)
-    if isinstance(node, ast.JoinedStr):
-        return "".join(map(_written_as, node.values))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _written_as(node.left) + _written_as(node.right)
-    of, holes = None, ""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        of, holes = node.left, r"%[a-z0-9]+"
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        of, holes = node.func.value, r"\{[^}]*\}"
-    if not isinstance(of, ast.Constant) or not isinstance(of.value, str):
-        return _ANYTHING
-    return _ANYTHING.join(map(re.escape, re.split(holes, of.value)))
 
 
 def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:

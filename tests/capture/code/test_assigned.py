@@ -249,6 +249,18 @@ def test_names_that_are_made_reach_everything(forward: str, tmp_path: Path, monk
     assert assigned(tmp_path, monkeypatch, forward=forward) >= {"mode", "size", ANY}
 
 
+@pytest.mark.parametrize(
+    "name", ["'mo' + str(x)", "f'{x}ve'", "'mo%s' % x", "'mo{}e'.format(x)", "'mo%(x)s' % x", "f'{x}'"]
+)
+def test_names_that_are_made_in_part_reach_what_has_such_names(name: str, tmp_path: Path,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    """And nothing else; where it is not known how a name is made, everything."""
+    found = assigned(tmp_path, monkeypatch, forward=f"getattr(self, {name})(x)")
+    assert found >= {"mode", ANY} if name in ("'mo%(x)s' % x", "f'{x}'") else found == {"mode"}
+    other = "getattr(self, 'layer%d' % x)(getattr(self, f'gate_{x}'))"
+    assert assigned(tmp_path, monkeypatch, forward=other) == frozenset()
+
+
 @pytest.mark.parametrize("forward", ["self.config.merge(x)", "x.__dict__['mode'] = 1", "setattr(self, x, 1)"])
 def test_names_that_are_made_assign_anything(forward: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading `__dict__` assigns nothing."""
