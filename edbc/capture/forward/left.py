@@ -35,6 +35,7 @@ import torch
 from torch import nn
 
 from edbc.capture.code.automatic import module_at
+from edbc.capture.code.mark import is_closed
 from edbc.capture.forward.forward import record
 from edbc.capture.forward.returned import Collected, Result, Stacked, collect_results, filled
 from edbc.capture.ragged.expand import expanded
@@ -313,10 +314,14 @@ def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]
 
 def _plain_assigned(shadow: nn.Module, recorder: Recorder) -> list[Attribute]:
     """The attributes that forward assigns before it reads them, and that have plain values now. What it reads first is
-    a cache, or counts how often forward was recorded. Of modules that forward has made there are none."""
+    a cache, or counts how often forward was recorded. Of modules that forward has made there are none, and code that is
+    promised (`edbc.closed`) leaves nothing behind."""
     tracer, found = recorder.tracer, []
     for path, name in tracer.written:
         with suppress(KeyError, AttributeError):
+            parts = path.split(".") if path else []
+            if any(is_closed(module_at(tracer.model, ".".join(parts[:n]))) for n in range(len(parts) + 1)):
+                continue
             pair = module_at(shadow, path), module_at(tracer.model, path)
             if name not in tracer.closed.caches and is_plain(vars(pair[0]).get(name, recorder)):
                 found.append(Attribute(path, *pair, name))
