@@ -403,5 +403,14 @@ def _index_add(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Ten
     return x.scatter_add(dim, index.reshape(shape).expand_as(source), source if alpha == 1 else source * alpha)
 
 
-_OF_ROW: dict[str, Callable[..., Any]] = {"index_add": _index_add}
+def _extreme(of_all: Callable[..., Any], others: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a row; vmap gives the gradient of all elements' to one of equal ones."""
+    return lambda x, *args, **kwargs: others(x, *args, **kwargs) if args or kwargs else of_all(x)
+
+
+_OF_ROW: dict[str, Callable[..., Any]] = {
+    "index_add": _index_add,
+    "max": _extreme(torch.amax, torch.max),
+    "min": _extreme(torch.amin, torch.min),
+}
 """Functions of a row that compute what others do."""

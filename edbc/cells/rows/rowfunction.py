@@ -3,7 +3,8 @@
 A batched form is a guess from two numbers of rows, and torch.vmap gives wrong results for some functions without a word
 (`roll` of a scalar takes another row's, operators of other libraries may do anything). So neither is believed:
 what it computes is compared with what the call computes of single rows, until it was right for rows that differ (equal
-ones are turned, each by one more); where it is wrong, the call runs row after row from then on.
+ones are turned, each by one more); where it is wrong, the call runs row after row from then on. So it is with gradients
+where elements are equal: of the median of equal ones each has a share in eager PyTorch, and one has all in a batch.
 """
 
 from __future__ import annotations
@@ -102,7 +103,18 @@ class RowFunction:
             self.is_believed = any(map(_differ, some)) and self._gives_of_others(some, shared)
         else:
             self.is_believed = is_right
+        has_slopes = any(x.is_floating_point() for x in some)
+        if self.is_believed and has_slopes and not all(self._has_right_slopes(some, shared, n) for n in (0, 1)):
+            self.is_believed = is_right = False
         return is_right
+
+    def _has_right_slopes(self, some: Sequence[torch.Tensor], shared: Shared, number: float) -> bool:
+        """Whether gradients are those of single rows where all elements are a number, which some functions refuse."""
+        with torch.inference_mode(False), torch.enable_grad(), suppress(Exception):
+            rows = [torch.full_like(x, number, requires_grad=True) if x.is_floating_point() else x for x in some]
+            slopes = [_slopes(rows, run(rows, shared)) for run in (self._whole, self._rows)]
+            return all(map(_is_close, *slopes))
+        return True
 
     def _gives(self, whole: Sequence[torch.Tensor], some: Sequence[torch.Tensor], count: int, shared: Shared) -> bool:
         """Whether `whole`, of so many rows, begins with what the call computes of each of some."""
@@ -133,6 +145,14 @@ class RowFunction:
     def _one(self, shared: Shared, *row: torch.Tensor) -> tuple[torch.Tensor, ...]:
         args, kwargs = fill(self.template, self._seen(shared, *row), shared)
         return tuple(split_outputs(self.call(*args, **kwargs), "a generic operation")[1])
+
+
+def _slopes(rows: Sequence[torch.Tensor], results: Sequence[torch.Tensor] | None) -> list[torch.Tensor]:
+    """Of a sum that weighs every element of the results differently."""
+    sums = [(x.flatten() * torch.arange(1, x.numel() + 1)).sum() for x in results or () if x.requires_grad]
+    leaves = [x for x in rows if x.requires_grad]
+    found = torch.autograd.grad(torch.stack(sums).sum(), leaves, allow_unused=True) if sums else []
+    return [torch.zeros_like(x) if slope is None else slope for x, slope in zip(leaves, found, strict=False)]
 
 
 def _differ(rows: torch.Tensor) -> bool:

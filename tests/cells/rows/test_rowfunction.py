@@ -44,6 +44,21 @@ def test_a_wrong_batched_form_is_found_and_not_used() -> None:
     assert function.is_slow
 
 
+@pytest.mark.parametrize(("call", "is_slow"), [(torch.median, True), (torch.nanmedian, True), (torch.max, False)])
+def test_gradients_of_equal_elements_are_eager_s(call: Any, is_slow: bool) -> None:
+    """Each has a share; vmap gives all to one."""
+    function = RowFunction(call, ((Hole(0),), {}), [()])
+    rows = torch.randn(3, 4, requires_grad=True)
+    function([rows], 3, {}.__getitem__)
+    equal = torch.ones(3, 4, requires_grad=True)
+
+    (found,) = function([equal], 3, {}.__getitem__)
+
+    assert function.is_slow is is_slow
+    (slopes,) = torch.autograd.grad(found.sum(), equal)
+    assert torch.equal(slopes, torch.full((3, 4), 0.25))
+
+
 def test_a_right_batched_form_is_compared_until_rows_differ() -> None:
     """Equal rows tell nothing of a form; of rows that differ a few are enough."""
     seen: list[int] = []
