@@ -354,23 +354,16 @@ def recorded(
             collected = _with_left(collected, shadow, recorder, instances if survive else None, plain)
         if survive:
             recorder.books = None
-            _end_those_since(oldest, recorder, before)
+            for age in range(1 + OLDEST):
+                if references(recorder)[0] != before[0]:
+                    end_stand_ins(recorder, age)
     except BaseException:
-        _end_those_since(oldest, recorder, before)
+        is_young = any(item is oldest for item in gc.get_objects(0))  # and so is all that was made since
+        end_stand_ins(recorder, 0 if is_young else OLDEST)
         raise
     finally:
         end(recorder)
     return expanded(recorder, recording, collected)
-
-
-def _end_those_since(oldest: list[None], recorder: Recorder, before: tuple[int, list[int]]) -> None:
-    """Let stand-ins that anybody has end, which were made after this list and are no older to the collector."""
-    for age in range(1 + OLDEST):
-        if references(recorder)[0] == before[0]:
-            return
-        end_stand_ins(recorder, age)
-        if any(item is oldest for item in gc.get_objects(age)):
-            return
 
 
 def _with_left(collected: Collected, shadow: nn.Module, recorder: Recorder, instances: Sequence[Any] | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import re
 from collections.abc import Callable
@@ -302,14 +301,6 @@ def test_one_row_as_often_as_there_are_words(taken: str, made: Callable[..., nn.
     """What torch is given of a size is this instance's, so what comes of it is of no other size."""
     net = of_model(made(TAKES, taken=f"({taken}).sum(1)"), texts, rounds=3)
     assert BY_SIZES in kept(net)
-
-
-def test_what_is_kept_of_a_recording_is_no_stand_in_that_is_sought(
-    made: Callable[..., nn.Module], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Sizes and functions that are kept refer to the recording; all objects of the process are not asked for it."""
-    monkeypatch.setattr(gc, "get_referrers", None)
-    of_model(made(TAKES, taken="h[:, :1].expand(1, n, -1).sum(1)"), texts, rounds=1)
 
 
 @pytest.mark.parametrize("taken", TAKEN)
