@@ -1612,7 +1612,8 @@ class Recorder:
                         refuse_drawing(name)
                     self.described[func, described] = IN_PYTHON
                     return as_written(func)(*args, **kwargs)
-                if by_shape is not None and not dispatched.looks and isinstance(result, torch.Tensor):
+                is_of_shape = not (dispatched.looks or dispatched.is_foreign)
+                if by_shape is not None and is_of_shape and isinstance(result, torch.Tensor) and result.is_meta:
                     KNOWN.add(by_shape, result)
             if not all(slot.shape.numel() for slot in slots):
                 self._try_on_none(func, template, slots)

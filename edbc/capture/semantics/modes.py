@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from edbc.capture.standins.nests import mapped
+
 MOST_MADE_UP = 1 << 23
 """Elements of an operator's operands, definition (2)."""
 _SWITCHES = frozenset(("train", "training", "dropout_p"))
@@ -131,9 +133,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _each(function: Callable[[torch.Tensor], Any], item: Any) -> Any:
     """Lists and tuples with what a function gives for each tensor in them."""
-    if isinstance(item, torch.Tensor):
-        return function(item)
-    return type(item)([_each(function, x) for x in item]) if isinstance(item, list | tuple) else item
+    return mapped(lambda x: function(x) if isinstance(x, torch.Tensor) else x, item)
 
 
 def _looks(func: Any, args: Any, kwargs: Any) -> bool:

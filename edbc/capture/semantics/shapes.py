@@ -84,7 +84,7 @@ def key_by_shape(func: Callable[..., Any], template: Any, slots: Iterable[Slot],
                  shared: Callable[[SharedRef], torch.Tensor]) -> Any:  # fmt: skip
     """All that the shape and dtype of what such a function returns depend on; None for one that is not torch's own, or
     arguments of classes whose text does not tell what they are."""
-    if not (getattr(func, "__module__", None) or "torch").startswith("torch"):
+    if (getattr(func, "__module__", None) or "torch").partition(".")[0] != "torch":
         return None
     like = fill(template, [*map(_Like.of, slots)], lambda ref: _Like.of(shared(ref)))
     if not _TOLD.issuperset(map(type, flat(like))):  # a size that is a symbol is written as a number

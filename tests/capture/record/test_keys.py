@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.record.recorder import Recorder
-from edbc.capture.semantics.shapes import key_by_shape
+from edbc.capture.semantics.shapes import KNOWN, key_by_shape
 from edbc.run.session import Net
 
 SIZE = 4
@@ -200,3 +200,20 @@ def test_what_torch_says_of_shapes_is_kept_by_what_arguments_are() -> None:
     assert len({key(1), key(1.0), key(True), key("1"), key(0.0), key(-0.0), key((1,)), key([1])}) == 8
     assert key(2) == key(2) is not None
     assert key(Size(None, 2, (0, 0, 0))) is key(object()) is key(2, func=abs) is key(2, func=pytest.fail) is None  # type: ignore[arg-type]
+
+
+def test_what_is_kept_of_shapes_has_no_data() -> None:
+    """Under autocast functions run on numbers, which are not kept for ever."""
+
+    class Cast(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up = nn.Linear(5, 7)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return torch.tanh(self.up(x)).float().cumsum(0)
+
+    bound(Cast(), [torch.randn(5)])
+
+    assert all(known.is_meta for known in KNOWN.values())
