@@ -9,7 +9,7 @@ stacking gives the same numbers is not believed but compared, by the rule of `ed
 edbc's own recorder (`edbc.capture`) is not used here: it runs forward on one instance's own sizes, and makes types of
 what can run in one batch. Here nothing is batched but by the user's own batch dimension.
 
-Shapes are found by running the traced graph on meta tensors, which hold no data.
+Shapes are found by running the traced graph on meta tensors, which hold no data (`edbc.capture.semantics.modes`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from edbc.capture.semantics.modes import WithoutData
 from edbc.errors import InputError, UnsupportedError, described
 
 
@@ -165,7 +166,7 @@ class _Shapes(fx.Interpreter):
 
     def of(self, instance: Any) -> dict[fx.Node, Any]:
         """The value of every node."""
-        with torch.no_grad():
+        with torch.no_grad(), WithoutData():
             self.run(pytree.tree_map(_meta, instance))
         return self._found
 

@@ -7,10 +7,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fresh import run_script
 from networks import TINY, sequential, tiny, tiny_images
 from simulated import MACHINE, OVERHEAD, measured, unit_costs
 from torch import Tensor, nn
@@ -31,6 +33,7 @@ from edbc.tools.parity import Eager, Parity
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+MODELS = Path(__file__).resolve().parents[2] / "models"
 NAMES = sorted(TINY)
 
 
@@ -198,6 +201,43 @@ def test_errors_in_threads_reach_the_caller(threads: int) -> None:
         assert sorted(done) == list(range(7))
     finally:
         team.close()
+
+
+TRACED = f"""
+import sys
+sys.path.insert(0, {str(MODELS)!r})
+import inception_v3
+from edbc.stages.net import StaticModel
+
+static = StaticModel(inception_v3.build().eval(), inception_v3.sample(1, 0)[0], "net")
+print(len(static.graph.units), "torch._dynamo" in sys.modules)
+"""
+TEAM = """
+import threading, torch
+from edbc.stages.cpu.execute import Team
+
+torch.set_num_threads(2)
+found = []
+team = Team(3)
+team.together(lambda: found.append(torch.get_num_threads()), 3)
+later = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+later.start()
+later.join()
+print(sorted(found), torch.get_num_threads())
+team.close()
+"""
+
+
+def test_a_team_leaves_the_threads_of_torch_to_others(tmp_path: Path) -> None:
+    """Its own threads have one, the thread that makes it and those that begin later what was set before."""
+    ended = run_script(TEAM, tmp_path)
+    assert ended.printed == "[1, 1, 2, 2] 2\n", ended.traceback
+
+
+def test_tracing_leaves_torchs_compiler_alone(tmp_path: Path) -> None:
+    """It takes seconds to import, as many as checking a plan."""
+    ended = run_script(TRACED, tmp_path)
+    assert ended.printed == "119 False\n", ended.traceback
 
 
 def test_in_place_calls_change_nothing_that_others_read() -> None:

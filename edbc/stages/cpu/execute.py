@@ -54,11 +54,17 @@ class Team:
             threading.Thread(target=self._serve, args=locks, daemon=True, name=f"edbc stages {i + 1}")
             for i, locks in enumerate(zip(self._begin, self._ended, strict=True))
         ]
-        for worker in self._workers:
-            worker.start()
+        with torch_threads(1):
+            for worker in self._workers:
+                worker.start()
+            for ended in self._ended:
+                ended.acquire()
 
     def _serve(self, begin: threading.Lock, ended: threading.Lock) -> None:
-        torch.set_num_threads(1)
+        # A thread keeps the number that was set last, anywhere, when it first asks: so to set it here would leave all
+        # threads that are yet to ask, perhaps the program's own, with one.
+        torch.get_num_threads()
+        ended.release()
         with torch.no_grad():
             while True:
                 begin.acquire()

@@ -202,7 +202,7 @@ class Verifier:
         def add(to: Parity) -> None:
             to.add_all(results if to is self.parity else self._again(batch), None, self._eager, batch)
 
-        with self._eager.at_its_best(batch):
+        with self._eager.at_its_best(batch), torch.no_grad():
             started = time.perf_counter()
             self._eager.run(batch)
             self.eager_seconds += time.perf_counter() - started
