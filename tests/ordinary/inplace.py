@@ -25,6 +25,23 @@ class AugmentedAssignment(nn.Module):
         return h
 
 
+@program(series)
+class SumOfPairs(nn.Module):
+    """A sum that grows in two loops over the states of a series, as one of relations does."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.states, self.pair, self.out = nn.LSTM(FEATURES, size), nn.Linear(2 * size, size), nn.Linear(size, 1)
+
+    def forward(self, series):
+        states, _ = self.states(series.unsqueeze(1))
+        total = torch.autograd.Variable(torch.zeros(self.pair.out_features))
+        for i in range(len(series)):
+            for j in range(i, len(series)):
+                total += torch.relu(self.pair(torch.cat((states[i].squeeze(), states[j].squeeze()), 0)))
+        return self.out(total)
+
+
 @program(sentence)
 class BufferOfStates(nn.Module):
     def __init__(self, size):

@@ -41,6 +41,9 @@ _NESTS = frozenset(
 )
 """Functions that read a list of tensors."""
 _MAKES = frozenset("zeros ones full empty eye arange linspace zeros_like ones_like full_like".split())
+_NEW = _MAKES | frozenset("cat stack matmul mm bmm mv add mul tanh sigmoid exp softmax".split())
+"""Functions that give a new tensor, whatever they are given; so do these methods."""
+_NEW_OF_TENSORS = frozenset("clone new_zeros new_ones new_full new_empty".split())
 _PURE = frozenset("len int float bool min max abs range tuple isinstance round str".split())
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult, ast.Pow)
 ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -122,6 +125,20 @@ class Expressions:
         if isinstance(node, ast.Subscript):
             return self.is_operation(node.value) and self.stays(node.slice)
         return isinstance(node, ast.Attribute) and node.attr in _ATTRIBUTES and self.is_operation(node.value)
+
+    def is_new(self, node: ast.expr) -> bool:
+        """Whether an expression gives a number, or what nobody else has."""
+        if not isinstance(node, ast.Call):
+            return isinstance(node, ast.BinOp) or (isinstance(node, ast.Constant) and not isinstance(node.value, str))
+        found = self.resolved(node.func)
+        if any(keyword.arg in (None, "out") for keyword in node.keywords):
+            return False
+        if found is torch.autograd.Variable:
+            return len(node.args) == 1 and self.is_new(node.args[0])
+        if found is None:
+            return isinstance(node.func, ast.Attribute) and node.func.attr in _NEW_OF_TENSORS
+        is_module = isinstance(found, _FRESH) and type(found).__module__.startswith("torch.nn.")
+        return is_module or (only_computes(found) and getattr(found, "__name__", "") in _NEW)
 
     def callee(self, node: ast.Call) -> Callee | None:
         """What an operation calls; None of a call that is none."""

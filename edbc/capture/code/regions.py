@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from edbc.base.notebook import shown_name
+from edbc.capture.code.apart import CHANGED, changed, changes_apart
 from edbc.capture.code.closed import Closed, definition_of, methods_of, nodes_of
 from edbc.capture.code.expressions import LEAST, ORDERED, Expressions
 from edbc.capture.code.rebind import is_users
@@ -93,7 +94,7 @@ class Regions:
             self._modules.setdefault(type(module), []).append(module)
         self._known: dict[tuple[type, FunctionType], dict[str, Region]] = {}
         self._look_up: set[tuple[type, FunctionType]] = set()
-        """Methods with look-ups by numbers, or columns."""
+        """Methods with look-ups by numbers, columns, or changes that are apart."""
         self._outlined: dict[tuple[type, FunctionType, frozenset[str]], FunctionType] = {}
 
     @functools.cached_property
@@ -148,7 +149,7 @@ class Regions:
             outliner = self._outliner(kind, function)
             if outliner is not None:
                 outliner.find()
-                self._look_up |= {key} if outliner.looks_up else set()
+                self._look_up |= {key} if outliner.is_rewritten else set()
                 regions = (r for r in outliner.regions if not (outliner.is_helper and r.moves))
                 self._known[key] = {region.name: region for region in regions}
         return self._known[key]
@@ -163,7 +164,7 @@ class Regions:
 
     def outlined(self, kind: type, function: FunctionType, chosen: frozenset[str]) -> FunctionType | None:
         """The method with calls of the chosen regions in place of their lines, of LOOK_UP in place of look-ups by
-        numbers, and of COLUMN in place of columns; None where it has none of these."""
+        numbers, of COLUMN in place of columns, and of CHANGED in place of changes; None where it has none of these."""
         chosen = chosen.intersection(self.of_method(kind, function))
         if not chosen and (kind, function) not in self._look_up:
             return None
@@ -393,8 +394,9 @@ class _Outliner(Expressions):
         assigned_within = {n.target.id for n in walked if isinstance(n, ast.NamedExpr)}
         self.fixed = self.local - self.seen_inside - self._elsewhere - assigned_within
         """Variables that an expression does not change before it ends."""
-        self.looks_up = False
-        """Whether there are look-ups by numbers."""
+        self._apart = changes_apart(definition, self.fixed, self.is_new)
+        self.is_rewritten = False
+        """Whether there are look-ups by numbers, columns or changes that are apart."""
         self._in_try = self._in_loop = 0
         self._num = 0
         self._chosen: Container[str] = ()
@@ -409,7 +411,8 @@ class _Outliner(Expressions):
         """The function with calls of the chosen regions; finds all regions on the way."""
         self._chosen = chosen
         self.find()
-        given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, COLUMN: column, COLUMNS: columns}
+        given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, COLUMN: column, COLUMNS: columns,
+                                 CHANGED: changed}  # fmt: skip
         if self.is_helper:
             given |= {region.name: _calling_region(region, self._self) for region in self.regions}
         code = compiled_like(self._function, self._definition, given)
@@ -602,6 +605,9 @@ class _Outliner(Expressions):
             return statement
         is_try = isinstance(statement, ast.Try | ast.TryStar)
         is_loop = isinstance(statement, ast.For | ast.While)
+        if id(statement) in self._apart:
+            self.is_rewritten = True
+            return self._changed(statement)
         self._in_try += is_try
         self._in_loop += is_loop
         for field, value in ast.iter_fields(statement):
@@ -616,13 +622,20 @@ class _Outliner(Expressions):
         self._in_loop -= is_loop
         return statement
 
+    def _changed(self, statement: Any) -> Any:
+        """An assignment in place of a change that is apart."""
+        target, operation = statement.target, ast.Constant(type(statement.op).__name__)
+        given = [operation, ast.Name(target.id, ast.Load()), self._within(statement.value)]
+        call = ast.Call(ast.Name(CHANGED, ast.Load()), given, [])
+        return _located(ast.copy_location(ast.Assign([target], call), statement))
+
     def _within(self, node: ast.expr) -> ast.expr:
         """An expression with its largest regions outlined, with look-ups by numbers (`record.lookup`), and with columns
         of lists of tuples (`ragged.symbols.column`)."""
         numbers = self.numbers_looked_up(node)
         if numbers is not None:
             assert isinstance(node, ast.Call)
-            self.looks_up = True
+            self.is_rewritten = True
             one = numbers.elts if isinstance(numbers, ast.List) and len(numbers.elts) == 1 else []
             is_one = bool(one) and not isinstance(one[0], ast.Starred)
             numbers = one[0] if is_one else numbers
@@ -631,7 +644,7 @@ class _Outliner(Expressions):
             return _located(ast.copy_location(ast.Call(function, [node.func, self._within(numbers)], []), node))
         column = self._column(node)
         if column is not None:
-            self.looks_up = True
+            self.is_rewritten = True
             return column
         if self.is_operation(node):
             unit = _Unit(ast.copy_location(ast.Expr(node), node), [node], [], True)
