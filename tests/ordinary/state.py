@@ -60,6 +60,31 @@ class MemoOnSelf(nn.Module):
         return self.memo[i]
 
 
+@program(tree)
+class ParametersOfForward(nn.Module):
+    """Initial states that are parameters which forward makes, as those of blocks of instructions are."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.words, self.cell, self.size = nn.Embedding(VOCAB, size), nn.LSTM(size, size), size
+
+    def first(self):
+        return nn.Parameter(torch.zeros(1, 1, self.size, requires_grad=True)), nn.Parameter(torch.ones(1, 1, self.size))
+
+    def below(self, states):
+        return torch.max(states[0], states[-1]) if states else self.first()[0]
+
+    def forward(self, tree):
+        return self.visit(tree)[0].squeeze() + self.below([]).squeeze()
+
+    def visit(self, tree):
+        x = self.words(torch.tensor([tree.word])).unsqueeze(1)
+        if not tree.children:
+            return self.cell(x, self.first())[1]
+        h, c = zip(*map(self.visit, tree.children), strict=True)
+        return self.cell(x, (self.below(h), self.below(c)))[1]
+
+
 class State(NamedTuple):
     """A pair of states."""
 

@@ -44,6 +44,8 @@ _MAKES = frozenset("zeros ones full empty eye arange linspace zeros_like ones_li
 _NEW = _MAKES | frozenset("cat stack matmul mm bmm mv add mul tanh sigmoid exp softmax".split())
 """Functions that give a new tensor, whatever they are given; so do these methods."""
 _NEW_OF_TENSORS = frozenset("clone new_zeros new_ones new_full new_empty".split())
+_SEEN = _VIEWS - {"expand", "expand_as"} | frozenset("to cpu cuda float double half type type_as".split())
+"""Methods that may show what they are called on, each element once."""
 _PURE = frozenset("len int float bool min max abs range tuple isinstance round str".split())
 _OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.MatMult, ast.Pow)
 ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
@@ -136,7 +138,8 @@ class Expressions:
         if found is torch.autograd.Variable:
             return len(node.args) == 1 and self.is_new(node.args[0])
         if found is None:
-            return isinstance(node.func, ast.Attribute) and node.func.attr in _NEW_OF_TENSORS
+            name, of = getattr(node.func, "attr", None), getattr(node.func, "value", None)
+            return name in _NEW_OF_TENSORS or (name in _SEEN and isinstance(of, ast.Call) and self.is_new(of))
         is_module = isinstance(found, _FRESH) and type(found).__module__.startswith("torch.nn.")
         return is_module or (only_computes(found) and getattr(found, "__name__", "") in _NEW)
 

@@ -13,7 +13,8 @@ What a copy calls instead:
 (3) of `type`: what answers for a stand-in, and for a module of a shadow, as eager execution's would;
 (4) of `torch.tensor` and its like, which no override reaches: what makes new values of stand-ins among the data;
 (5) of `torch.zeros` and its like, and of `torch.tensor` of numbers: what describes it (`capture.standins.made`);
-(6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor;
+(6) of `torch.autograd.Variable`, which takes torch's own tensors alone: of a stand-in what it makes of a tensor; and of
+    `nn.Parameter`: a tensor that requires a gradient, as the model knows no other parameter;
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
 (8) of `len`, `torch.arange`, `pack_padded_sequence`, `math.sqrt` and `math.log`, where sizes are symbols: what leaves
     the size of rows one (`ragged.symbols`);
@@ -316,6 +317,13 @@ def _variable(data: Any = None, requires_grad: bool = False, *rest: Any, **kwarg
     return made.requires_grad_() if requires_grad else made
 
 
+def _parameter(data: Any = None, requires_grad: bool = True) -> Any:
+    """(6), of a parameter."""
+    if data is None or watcher_of_thread() is None:
+        return nn.Parameter(data, requires_grad)
+    return _variable(data.detach(), requires_grad)
+
+
 def _of_integer(func: Callable[..., Any]) -> Callable[..., Any]:
     """(7): an `int` of one is that one."""
 
@@ -544,7 +552,8 @@ def _only_node(rec: Any, before: tuple[int, int], operands: list[Any], result: A
 
 
 _INSTEAD: dict[int, Any] = {id(found): called for found, called in (
-    (type, type_of), (sum, _sum), (torch.autograd.Variable, _variable), (torch.from_numpy, tensor_of_array),
+    (type, type_of), (sum, _sum), (torch.from_numpy, tensor_of_array),
+    (torch.autograd.Variable, _variable), (nn.Parameter, _parameter),
     (torch.Tensor, _of_sizes(torch.Tensor, None)), *((f, _of_integer(f)) for f in (int, operator.index)),
     *((f, _of_maker(f)) for f in (*MAKERS, *LIKE)), *((f, _of_drawing(f)) for f in (torch.rand, torch.randn)),
     *((f, _of_constructor(f)) for f in CONSTRUCTORS),

@@ -109,7 +109,7 @@ class Numbers(Base):
     def forward(self, xs: list[Tensor]) -> Tensor:
         total = 0.0
         count = 0
-        narrow = torch.zeros(SIZE)
+        narrow = torch.zeros(1, SIZE).squeeze(0)
         for x in xs:
             total += self.step(x)  # apart
             count += len(xs)  # apart
