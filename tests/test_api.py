@@ -9,11 +9,13 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import torch
 from commands import command
 
 import edbc
 from edbc.api import compile_file
 from edbc.errors import CheckFailed, StaleError
+from edbc.run.modelfile import import_model_file
 from edbc.tools.cli import main
 
 
@@ -31,6 +33,25 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> edbc.LoadedPlan:
     run("new", folder / "trees.py")
     return edbc.compile(folder / "trees.py", folder / "plans" / "trees.yaml", config={"hidden_size": 8}, trials=50,
                         encoding="sort", report=folder / "page.html")  # fmt: skip
+
+
+def test_what_the_caller_draws_goes_on(loaded: edbc.LoadedPlan, tmp_path: Path) -> None:
+    """Weights and made-up instances are seeded on their own: the process's generator is where it was, and a `sample`
+    that draws from it makes the same instances every time."""
+    torch.manual_seed(5)
+    state = torch.get_rng_state()
+    loaded.bind()
+    loaded.check()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.initial_seed() == 5
+    path = tmp_path / "draws.py"
+    path.write_text(
+        "import torch\nbuild = torch.nn.Identity\n\n\ndef sample(count, seed):\n    return [torch.rand(3)] * count\n"
+    )
+    file = import_model_file(path)
+    one, again, other = (file.sample(2, seed, {})[1] for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
 
 
 def test_compiling_writes_the_page_too(loaded: edbc.LoadedPlan) -> None:

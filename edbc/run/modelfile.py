@@ -17,6 +17,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
@@ -76,9 +77,8 @@ class ModelFile:
         """The model with seeded weights, on the CPU, in eval mode."""
         import torch
 
-        torch.manual_seed(seed)
         kwargs = _accepted(self.module.build, config)
-        with torch.inference_mode(False), torch.device("cpu"):
+        with _seeded(seed), torch.inference_mode(False), torch.device("cpu"):
             model = self._call(f"build{_listed(kwargs)}", lambda: self.module.build(**kwargs))
         if not isinstance(model, torch.nn.Module):
             raise ModelError(f"{self.path.name}: expected build to return an nn.Module, got {type(model).__name__}")
@@ -87,8 +87,9 @@ class ModelFile:
     def sample(self, count: int, seed: int, config: Config) -> list[Any]:
         """Made-up instances."""
         kwargs = _accepted(self.module.sample, config)
-        made: Any = self._call("sample", lambda: self.module.sample(count, seed, **kwargs))
-        instances: list[Any] = self._call("sample", lambda: list(itertools.islice(made, count + 1)))
+        with _seeded(seed):
+            made: Any = self._call("sample", lambda: self.module.sample(count, seed, **kwargs))
+            instances: list[Any] = self._call("sample", lambda: list(itertools.islice(made, count + 1)))
         if len(instances) != count:
             got = "more" if len(instances) > count else len(instances)
             raise ModelError(f"{self.path.name}: expected sample to make {count} instances, got {got}")
@@ -316,6 +317,16 @@ def is_installed(file: str) -> bool:
     take them away from those who use them."""
     folders = [sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return any(Path(file).is_relative_to(folder) for folder in (*folders, str(Path(__file__).parents[1])))
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """torch's generator of the CPU starts from a seed inside; whoever called goes on with the one that was."""
+    import torch
+
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 def _guard(what: str, function: Callable[[], Any], where: str = "") -> Any:
