@@ -217,7 +217,7 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     eager = Eager(net_model) if "eager" in setting.against else None
     with cast.default():
         _take_turns(contestants, eager, _batches(instances, setting.batch_size), setting)
-    rows = [_row(path.stem, config, contestant, setting) for contestant in contestants]
+        rows = [_row(path.stem, config, contestant, setting) for contestant in contestants]
     return rows if eager is None else [*rows, _eager_row(path.stem, config, contestants[0], setting)]
 
 

@@ -80,3 +80,39 @@ def test_full_mini_batches_are_measured(size: int) -> None:
     from edbc.tools.benchmark import _batches
 
     assert [len(batch) for batch in _batches(list(range(7)), size)] == {1: [1] * 7, 3: [3, 3], 50: [7]}[size]
+
+
+ZEROS = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = nn.RNNCell(4, 4)
+
+    def forward(self, length):
+        h = torch.zeros(4)
+        for _ in range(length):
+            h = self.step(torch.ones(4), h)
+        return h
+
+
+def build():
+    return Model()
+
+
+def sample(count, seed):
+    return list(range(1, count + 1))
+"""
+
+
+def test_all_of_measuring_has_the_dtype_of_the_weights(tmp_path: Path) -> None:
+    """A forward that makes zeros makes them in float64 there, as in a run: also for the floor, after the turns."""
+    path = tmp_path / "zeros.py"
+    path.write_text(ZEROS)
+    file = import_model_file(path)
+    plan = plan_for(file.build({}, 0), file.sample(4, 0, {}))
+    rows = bench_plan(tmp_path / "zeros.yaml", plan, [], {}, Setting(2, (), 4, 1, dtype="float64"), str(path))
+    assert [row.gemm_floor_ratio is not None for row in rows] == [True]

@@ -11,6 +11,7 @@ import click
 from edbc.base.arguments import require_name
 from edbc.errors import EdbcError, printable
 from edbc.tools.console import print_json, warn
+from edbc.tools.report.figures import size_text
 
 LARGEST_BATCH = 1_000_000
 """So many instances are made up, and stay in memory."""
@@ -30,21 +31,22 @@ def run_bench(plan: str, inputs: tuple[str, ...], settings: dict[str, str], batc
     import torch
 
     torch.set_num_threads(threads)
-    from edbc.tools.benchmark import BASELINES, Row, Setting, bench_plan
+    from edbc.tools.benchmark import BASELINES, Setting, bench_plan
 
     names = tuple(name for name in against.split(",") if name)
     for name in names:
         require_name("--against", name, BASELINES)
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     combinations = list(itertools.product(_sizes(batch_sizes), _configs(settings)))
     for batch_size, config in combinations:
         setting = Setting(batch_size, names, max(limit, batch_size), **options)
         measured = bench_plan(Path(plan), loaded, inputs, config, setting, model)
         if output_format == "text":
-            click.echo("\n".join([*([] if rows else [HEADER]), *map(line_of, measured)]))
-        rows += measured
+            told = [", ".join(f"{key}={value}" for key, value in config.items())] if config else []
+            click.echo("\n".join([*([] if rows else [HEADER]), *told, *map(line_of, measured)]))
+        rows += [{**row.as_json(), "set": config} for row in measured]
     if output_format == "json":
-        print_json({"rows": [row.as_json() for row in rows]})
+        print_json({"rows": rows})
 
 
 def _sizes(text: str) -> list[int]:
@@ -68,7 +70,7 @@ def _configs(settings: dict[str, str]) -> list[dict[str, str]]:
 
 HEADER = (
     f"{'plan':20} {'policy':10} {'front':8} {'backend':9} {'batch':>5} {'hidden':>6} {'inst/s':>9} {'spread':>6} "
-    f"{'constr':>8} {'sched':>8} {'exec ms':>8} {'batches':>7} {'floor':>6} {'own':>6} {'eager':>6} {'peak MB':>8}"
+    f"{'constr':>8} {'sched':>8} {'exec ms':>8} {'batches':>7} {'floor':>6} {'own':>6} {'eager':>6} {'peak':>8}"
 )
 
 
@@ -80,7 +82,7 @@ def line_of(row: Any) -> str:
         f"{row.hidden_size or '-':>6} "
         f"{row.instances_per_second:9,.0f} {100 * row.spread:5.0f}% {seconds['construction']:8.2f} "
         f"{seconds['scheduling']:8.2f} {seconds['execution']:8.2f} {row.batches:7.0f} {_times(row.gemm_floor_ratio)} "
-        f"{_times(row.own_products_ratio)} {_times(row.eager_ratio)} {row.peak_bytes / 1e6:8.1f}"
+        f"{_times(row.own_products_ratio)} {_times(row.eager_ratio)} {size_text(row.peak_bytes):>8}"
     )
 
 
