@@ -161,7 +161,7 @@ class Writer(Predictor):
                 is_open = False
             if some or first == 1:
                 lines = list(range(first, first + len(some)))
-                places = [f"{self.files[number]}, instance {line}" for line in lines]
+                places = [f"{self.files[number]}, instance {line - 1}" for line in lines]
                 yield self._write(self.results(some, places), [number] * len(some), lines)
             first += len(some)
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from edbc.tools.parity import Parity
 
 F = TypeVar("F", bound=Callable[..., Any])
+OWN = (NotNative, RunsEagerly, Unplanned)
+"""Warnings that are told in one line."""
 
 
 def one_line_errors(command: F) -> F:
@@ -60,6 +62,8 @@ def one_line_errors(command: F) -> F:
                 error = EdbcError(f"{where}: expected to read or write there, got: {why}; check the path")
             elif isinstance(error, MemoryError):
                 error = DeviceError("out of memory: expected more, got none; use a smaller --batch-size or --limit")
+            elif isinstance(error, OWN):
+                error = EdbcError(f"{error} (an error by the filter of warnings)")
             else:
                 raise
             _show(error, kwargs.get("output_format", "text"))
@@ -100,7 +104,7 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
     """Warnings that are edbc's own in one line, others as ever."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, NotNative | RunsEagerly | Unplanned):
+        if issubclass(category, OWN):
             warn(str(message))
         else:
             otherwise(message, category, *where, **more)

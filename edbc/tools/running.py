@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +29,7 @@ from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan
 from edbc.run.weights.weightsfile import SEEDED, model_of_plan
 from edbc.tools.checking import model_path, require_same_model
+from edbc.tools.report.figures import count, size_text
 
 if TYPE_CHECKING:
     from edbc.capture.forward.fibers import Reads
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 Warn = Callable[[str], None]
 Tell = Callable[[str], None]
 MUCH_MORE = 1.25
+SETTLED = 4
+"""Mini-batches from which on their median is told beside the mean, where it is MUCH_MORE."""
 SAMPLED = 256
 """Instances made up where neither files nor a limit are given."""
 MOST_NAMES = 8
@@ -179,7 +183,10 @@ class Report:
     net: Net
     stats: Stats
     parity: Parity | None
-    eager_seconds: float
+    spent: Sequence[float]
+    """Seconds of each mini-batch."""
+    eager_spent: Sequence[float]
+    """The same of eager, where it was run to compare."""
     ran_eagerly: bool = False
     """Whether instances ran one after the other, as the plan says."""
     epochs: Sequence[float] = ()
@@ -191,6 +198,16 @@ class Report:
     def is_made_up(self) -> bool:
         """True when the model's `sample` gave the instances."""
         return not self.setting.inputs
+
+    @property
+    def median_rate(self) -> float:
+        """Instances per second in the median mini-batch: the first ones record and compile what is new."""
+        return _rate(self.setting.batch_size, statistics.median(self.spent)) if len(self.spent) >= SETTLED else 0.0
+
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether the first mini-batches took so long that the mean says little of later ones."""
+        return self.median_rate > MUCH_MORE * _rate(self.stats.instances, self.stats.seconds.total)
 
     def as_json(self) -> dict[str, Any]:
         """The report as JSON's types."""
@@ -218,6 +235,7 @@ class Report:
             "unseen_type_names": sorted(s.unseen_types),
             "seconds": seconds,
             "instances_per_second": _rate(s.instances, s.seconds.total),
+            "median_instances_per_second": self.median_rate or _rate(s.instances, s.seconds.total),
             "gathered_rows": s.gathered_rows,
             "operand_rows": s.operand_rows,
             "arena_bytes": s.arena_bytes,
@@ -235,7 +253,7 @@ class Report:
         if self.net.cache is not None:
             content["structures"] = self.net.cache.as_json()
         if self.parity is not None:
-            eager = _rate(s.instances, self.eager_seconds)
+            eager = _rate(s.instances, sum(self.eager_spent))
             content |= {**self.parity.as_json(), "eager_instances_per_second": eager}
         return content
 
@@ -244,25 +262,30 @@ class Report:
 
     def _lines(self) -> Iterator[str]:
         s, how = self.stats, self.setting
-        source = "made-up instances (the model's sample)" if self.is_made_up else "instances"
-        yield f"{self.plan}: {s.instances:,} {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
+        found = count(s.instances, "made-up instance" if self.is_made_up else "instance")
+        source = f"{found} (the model's sample)" if self.is_made_up else found
+        yield f"{self.plan}: {source} in mini-batches of {how.batch_size}, {how.device}, {how.dtype}"
+        if not s.instances:
+            yield "  nothing ran" + ", so nothing was compared" * (self.parity is not None)
+            return
         if self.ran_eagerly:
             run = self.net.plan.run
             why = "one instance alone is sooner so" if run is None else run.eager
             yield f"  ran eagerly, as the plan says: {why}; --force batches"
             yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
             return
-        yield f"  batches      {s.batches:,} for {s.nodes:,} nodes; lower bound {s.lower_bound:,}"
+        yield f"  batches      {s.batches:,} for {count(s.nodes, 'node')}; lower bound {s.lower_bound:,}"
         if s.shared_nodes or s.shared_parts:
             of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""
-            yield f"  shared       {s.shared_nodes:,} nodes{of_parts} equal others and ran once with them"
+            yield f"  shared       {count(s.shared_nodes, 'node')}{of_parts} equal others and ran once with them"
         waves = "waves of the plan's table" if self.net.plan.waves else "waves by the rule"
         yield f"  policy       {waves if self.net.waves else policy_text(self.net.policy, s)}"
         yield from self._unseen_lines()
         yield from self._read_lines()
         yield from self._cache_lines()
         yield f"  gathers      {s.gathered_rows:,} of {s.operand_rows:,} operand rows"
-        yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
+        later = f"; {self.median_rate:,.0f} in the median mini-batch: the first meet what is new" * self.starts_slowly
+        yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s{later}"
         yield from self._epoch_lines()
         yield from self._eager_lines()
         yield from self._path_lines()
@@ -280,8 +303,6 @@ class Report:
 
     def _unseen_lines(self) -> Iterator[str]:
         """What the plan did not foresee; of many types the first names."""
-        from edbc.tools.report.figures import count
-
         s, names = self.stats, sorted(self.stats.unseen_types)
         if s.unseen_states or names:
             told = fold_names(names)
@@ -295,7 +316,7 @@ class Report:
         """Values that instances waited for."""
         s = self.stats
         if s.reads:
-            sites = ", ".join(f"{site} ({count:,})" for site, count in list(s.reads.items())[:MOST_NAMES])
+            sites = ", ".join(f"{site} ({number:,})" for site, number in list(s.reads.items())[:MOST_NAMES])
             yield f"  reads        {sum(s.reads.values()):,} in {s.segments:,} segments: {sites}"
         if s.unseen_reads:
             yield f"  not planned  reads at {', '.join(sorted(s.unseen_reads))}; compile again on instances like these"
@@ -305,8 +326,8 @@ class Report:
             yield "  epochs       " + ", ".join(f"{rate:,.0f}" for rate in self.epochs) + " instances/s"
         data = self.captured
         if data is not None:
-            size = f"{data.nbytes / 1e6:,.1f} MB{f', {data.plain:,} as they are' if data.plain else ''}"
-            yield f"  captured     {data.misses:,} instances, {size}; {data.checked:,} captured again and equal"
+            size = f"{size_text(data.nbytes)}{f', {data.plain:,} as they are' if data.plain else ''}"
+            yield f"  captured     {count(data.misses, 'instance')}, {size}; {data.checked:,} captured again and equal"
 
     def _cache_lines(self) -> Iterator[str]:
         cache = self.net.cache
@@ -330,10 +351,13 @@ class Report:
             yield f"  no Triton    {why_not}"
 
     def _eager_lines(self) -> Iterator[str]:
-        total = self.stats.seconds.total
-        if self.eager_seconds:
-            rate, gain = _rate(self.stats.instances, self.eager_seconds), self.eager_seconds / total if total else 0.0
-            yield f"  eager        {rate:,.0f} instances/s in the same run: edbc is {gain:.1f} times as fast"
+        total, eager = self.stats.seconds.total, sum(self.eager_spent)
+        if eager and total:
+            later = f", {_times(self.spent, self.eager_spent)} in the median mini-batch" * self.starts_slowly
+            yield (
+                f"  eager        {_rate(self.stats.instances, eager):,.0f} instances/s in the same run: edbc is "
+                f"{_times([total], [eager])} times as fast{later}"
+            )
 
 
 def policy_text(policy: Policy, stats: Stats) -> str:
@@ -344,6 +368,12 @@ def policy_text(policy: Policy, stats: Stats) -> str:
     if policy.beside is None:
         return text
     return f"{text}; {policy.beside}, beside it, scheduled {stats.by_rule:,} of {stats.mini_batches:,} mini-batches"
+
+
+def _times(spent: Sequence[float], eager: Sequence[float]) -> str:
+    """How many times as fast as eager by the medians."""
+    gain = statistics.median(eager) / statistics.median(spent)
+    return f"{gain:.1f}" if gain >= 1 else f"{gain:.2g}"
 
 
 def _share(part: int, whole: int) -> str:
@@ -389,7 +419,8 @@ class _Running:
         self.stats = Stats()
         self.parity = Parity()
         self.eager = Eager(self.net.model) if setting.verify else None
-        self.eager_seconds = 0.0
+        self.spent: list[float] = []
+        self.eager_spent: list[float] = []
         self.file = OutputFile()
         self.timeline = _timeline() if setting.trace is not None else None
         is_vertex = setting.front_end == "vertex"
@@ -418,16 +449,17 @@ class _Running:
 
                 self.captured = CapturedDataset(instances, self.net)
         for epoch in range(self.setting.epochs):
-            self.stats, self.is_last = Stats(), epoch == self.setting.epochs - 1
+            self.stats, self.spent, self.is_last = Stats(), [], epoch == self.setting.epochs - 1
             for number, batch in enumerate(batches_of(instances, self.setting.batch_size)):
                 self._run_batch(number, batch, epoch == number == 0, tell)
             rates.append(_rate(self.stats.instances, self.stats.seconds.total))
         self._write()
         parity = self.parity if self.eager is not None else None
-        return Report(name, self.setting, self.net, self.stats, parity, self.eager_seconds, self.is_eager, rates,
-                      self.captured)  # fmt: skip
+        return Report(name, self.setting, self.net, self.stats, parity, self.spent, self.eager_spent, self.is_eager,
+                      rates, self.captured)  # fmt: skip
 
     def _run_batch(self, number: int, batch: list[Any], is_first: bool, tell: Tell) -> None:
+        before = self.stats.seconds.total
         with self.bound.cast.default():
             started = time.perf_counter()
             given = self._given(number, batch)
@@ -438,6 +470,7 @@ class _Running:
             verified = self.is_last and self.eager is not None
             with _unchanged(given if verified else ()):
                 results = self._results(given, tell)
+        self.spent.append(self.stats.seconds.total - before)
         if self.setting.output is not None and self.is_last:
             for result in results:
                 self.file.add(result)
@@ -465,8 +498,8 @@ class _Running:
         demand = prepared.demand
         if demand.total > MUCH_MORE * self.told_bytes:
             self.told_bytes = demand.total
-            tell(f"memory: {demand.total / 1e6:,.1f} MB for a mini-batch of {count}, {demand.values / 1e6:,.1f} of it "
-                 "for values")  # fmt: skip
+            total, values = size_text(demand.total), size_text(demand.values)
+            tell(f"memory: {total} for a mini-batch of {count}, {values} of it for values")
 
     def _results(self, given: list[Any], tell: Tell) -> list[Any]:
         if self.is_eager:
@@ -502,7 +535,7 @@ class _Running:
             with _unchanged(batch):
                 started = time.perf_counter()
                 eager.run(batch)
-                self.eager_seconds += time.perf_counter() - started
+                self.eager_spent.append(time.perf_counter() - started)
             self.parity.add_all(results, self.reads, eager, batch)
 
     def _write(self) -> None:

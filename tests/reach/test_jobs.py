@@ -275,7 +275,9 @@ def test_a_model_file_without_parse_reads_whole_files(
 
     assert index["rows"] == 6
     assert [part["rows"] for part in index["parts"]] == [2, 2, 1, 1]
-    assert [(Path(error["file"]).name, error["line"]) for error in index["errors"]] == [("b.txt", 2)]
+    [error] = index["errors"]
+    assert (Path(error["file"]).name, error["line"]) == ("b.txt", 2)
+    assert "b.txt, instance 1: " in error["message"]  # as others number instances, from 0 on
 
 
 def command(home: Path, inputs: Path, output: Path, engine: str, *options: object) -> list[object]:

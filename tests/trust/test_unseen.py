@@ -57,6 +57,16 @@ def test_an_unknown_cell_runs_generically(edbc, rare: Path, tmp_path: Path) -> N
     assert "type cell rare(f32[8], f32[8]) -> f32[8] is not in the plan and runs generically" in warned[0]
 
 
+@pytest.mark.filterwarnings("error::edbc.errors.Unplanned")
+def test_a_warning_that_is_to_be_an_error_is_one_line(edbc, rare: Path, tmp_path: Path) -> None:
+    """Under `python -W error` a command ends as with any error, in a line, and not as a check that failed."""
+    result = edbc("run", rare, "--input", write_lengths(tmp_path, 3, 60))
+
+    assert result.exit_code == 3
+    assert "Error: rare.py:" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_strict_refuses_an_unknown_cell_by_name(edbc, rare: Path, tmp_path: Path) -> None:
     """Exit 4: which cell, with which shapes, at which line of the model, and what to do."""
     result = edbc("run", rare, "--input", write_lengths(tmp_path, 3, 60), "--strict")

@@ -15,6 +15,7 @@ from edbc.stages import SPIN
 from edbc.stages.table import table_for
 from edbc.tools.console import ProgressLine, fold, print_json, warn_unstable
 from edbc.tools.explain.layouts import CellLayout, cell_layout
+from edbc.tools.report.figures import count
 
 
 def run_compile(model: str, output: str, settings: dict[str, Any], output_format: str, quiet: bool,
@@ -77,9 +78,11 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
 
     plan, parity = compiled.plan, compiled.parity
     nodes, batches, bound = metrics["nodes"], metrics["batches"], metrics["lower_bound"]
-    states = f" ({plan.policy.encoding}, {len(plan.policy.table)} states)" if plan.policy.encoding else ""
-    yield f"{output}: {len(plan.types)} types, policy {plan.policy.kind}{states}"
-    yield f"  {len(compiled.captured.instances)} instances: {nodes:,} nodes -> {batches} batches, lower bound {bound}"
+    states = f" ({plan.policy.encoding}, {count(len(plan.policy.table), 'state')})" if plan.policy.encoding else ""
+    yield f"{output}: {count(len(plan.types), 'type')}, policy {plan.policy.kind}{states}"
+    instances = count(len(compiled.captured.instances), "instance")
+    found = f"{count(int(nodes), 'node')} -> {count(int(batches), 'batch', 'batches')}"
+    yield f"  {instances}: {found}, lower bound {bound}"
     yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
     if plan.waves is not None:
         told = plan.waves.training
@@ -147,10 +150,11 @@ def _range(numbers: Sequence[float]) -> str:
 
 
 def _memory(layout: CellLayout) -> str:
-    return f"{layout.num_operations} operations in {len(layout.batches)} batches{_in_place(layout)}"
+    batches = count(len(layout.batches), "batch", "batches")
+    return f"{count(layout.num_operations, 'operation')} in {batches}{_in_place(layout)}"
 
 
 def _in_place(layout: CellLayout) -> str:
     before, after = layout.misplaced_before, layout.misplaced_after
     moved = f", operands out of place {before} -> {after}" if before else ""
-    return f"{moved}, {layout.copies} copies left"
+    return f"{moved}, {count(layout.copies, 'copy', 'copies')} left"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import sys
 from pathlib import Path
 
 import click
@@ -116,6 +117,8 @@ def run_new(name: str, source: str | None = None) -> None:
     path = Path(name if name.endswith(".py") else f"{name}.py")
     if not path.stem.isidentifier() or keyword.iskeyword(path.stem):
         raise click.BadParameter(f"expected a name that Python can import, got {path.stem!r}")
+    if path.stem in sys.stdlib_module_names or path.stem in ("edbc", "numpy", "torch"):
+        raise click.BadParameter(f"expected a name of its own, got {path.stem!r}, which other code imports")
     if path.exists():
         raise ModelError(f"{path}: expected no file there, got one; choose another name")
     title = path.stem.replace("_", " ").strip().capitalize() or "Model"

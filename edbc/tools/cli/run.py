@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from edbc.errors import EdbcError
 from edbc.stages import SPIN
 from edbc.tools.console import ProgressLine, fold, print_json, warn, warn_unstable
+from edbc.tools.report.figures import count
 
 ENGINE_OPTIONS = {"workers": None, "address": None, "on_error": "fail", "keep_order": False}
 """What they are where nothing is asked of an engine."""
@@ -95,11 +96,13 @@ def _run_engine(kind: str, plan: str, output_format: str, quiet: bool, inputs: t
         print_json(content)
         return
     click.echo(
-        fold(f"{plan}: {summary.rows:,} instances of {len(job.files):,} files by engine {kind} in {seconds:.1f} s")
+        fold(
+            f"{plan}: {count(summary.rows, 'instance')} of {count(len(job.files), 'file')} by engine {kind} in "
+            f"{seconds:.1f} s"
+        )
     )
-    click.echo(
-        fold(f"{options['output']}: {len(summary.parts):,} parts and index.json; broken rows: {summary.broken:,}")
-    )
+    written = count(len(summary.parts), "part")
+    click.echo(fold(f"{options['output']}: {written} and index.json; broken rows: {summary.broken:,}"))
 
 
 def _require_of_engine(kind: str, options: dict[str, Any], engine: dict[str, Any]) -> None:

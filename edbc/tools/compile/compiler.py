@@ -76,6 +76,7 @@ from edbc.tools.compile.worth import (
     unseen_gain_of,
 )
 from edbc.tools.parity import Eager, Parity, parity_of
+from edbc.tools.report.figures import count
 
 BATCH = 32
 """Instances of a training mini-batch, as in the paper."""
@@ -321,7 +322,7 @@ def capture_for_compiling(
     captures: list[list[Capture]] = []
     run_segment = SegmentsUnplanned(model, view, table)
     for number, batch in enumerate([*training, *fresh]):
-        report("capture", number, len(training) + len(fresh), {"name": f"{len(batch)} instances"})
+        report("capture", number, len(training) + len(fresh), {"name": count(len(batch), "instance")})
         with unchanged(batch):
             captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
     report("capture", len(captures), len(captures), {})
@@ -333,8 +334,8 @@ def capture_for_compiling(
         [replace(part, graph=_with_types(part.graph, types, table_index).lint()) for part in parts]
         for parts in segments
     ]
-    count = len(training)
-    learned_on, held_out = (_some(list(itertools.chain(*of))) for of in (segments[:count], segments[count:]))
+    some = len(training)
+    learned_on, held_out = (_some(list(itertools.chain(*of))) for of in (segments[:some], segments[some:]))
     source: Literal["sample", "file", "memory"] = "sample" if isinstance(file, ModelFile) else "memory"
     trained_on = TrainedOn(
         "file" if inputs else source, refs, sum(map(len, training)), seed, sum(g.num_nodes for g in learned_on)

@@ -195,6 +195,8 @@ def observe(net: Net, instances: Sequence[Any], source: str) -> Observation:
         Step(kind, len(nodes), states[i], float(seconds[b]), *moved_bytes(prepared, b, len(nodes)))
         for i, (b, (kind, nodes)) in enumerate(zip(executed, schedule.batches(), strict=True))
     )
+    if reads is not None and reads.segments:
+        source = f"the largest of {reads.segments + 1:,} segments of {source}"
     return Observation(
         source=source,
         instances=len(instances),
@@ -263,8 +265,8 @@ def _told(reads: Reads) -> Iterator[str]:
     """What instances read, a line each."""
     most, live = max(map(len, reads.noted), default=0), [cut.live for cut in reads.cuts]
     yield (
-        f"instances read values, at most {most:,} each: {reads.segments + 1:,} segments, the largest of which is told "
-        f"here; {mean(live or [0]):.1f} instances wait for one"
+        f"instances read values, at most {most:,} each: building and scheduling are of all segments, batches of the "
+        f"largest; {mean(live or [0]):.1f} instances wait for one"
     )
     yield "who waits, segment by segment: " + (", ".join(_runs(live)) or "nobody")
     copies = [cut for cut in reads.cuts if cut.copied_bytes]

@@ -34,9 +34,9 @@ def test_a_file_is_never_replaced(edbc, tmp_path: Path) -> None:
     assert model.read_text() == "precious"
 
 
-@pytest.mark.parametrize("name", ["my-model", "2trees", "class"])
+@pytest.mark.parametrize("name", ["my-model", "2trees", "class", "random", "torch"])
 def test_names_that_python_cannot_import_are_refused(edbc, tmp_path: Path, name: str) -> None:
-    """A name that is no identifier is a usage error and writes nothing."""
+    """A name that is no identifier, or that is Python's or torch's own, is a usage error and writes nothing."""
     result = edbc("new", tmp_path / name)
 
     assert result.exit_code == 2

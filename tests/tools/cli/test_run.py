@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from edbc.api import load
 from edbc.run.modelfile import import_model_file
+from edbc.run.session import Seconds
+from edbc.tools.report.figures import size_text
 
 
 def test_json_report_is_one_object_with_the_documented_keys(edbc, compiled: Path, trees: Path) -> None:
@@ -56,7 +59,7 @@ def test_memory_is_said_before_execution(edbc, compiled: Path, trees: Path) -> N
     result = edbc(*options)
     taken = json.loads(result.stdout)["arena_bytes"]
 
-    assert f"memory: {taken / 1e6:,.1f} MB for a mini-batch of 3, " in result.stderr
+    assert f"memory: {size_text(taken)} for a mini-batch of 3, " in result.stderr
     assert "memory" not in edbc(*options, "--quiet").stderr
 
 
@@ -70,7 +73,7 @@ def test_more_memory_is_said_before_it_is_taken(edbc, compiled: Path, trees: Pat
     told = [line for line in result.stderr.splitlines() if "memory:" in line]
 
     assert 1 < len(told) < 5
-    assert f"memory: {json.loads(result.stdout)['arena_bytes'] / 1e6:,.1f} MB" in told[-1]
+    assert f"memory: {size_text(json.loads(result.stdout)['arena_bytes'])} for" in told[-1]
 
 
 def test_batches_and_bounds_are_summed_over_mini_batches(edbc, compiled: Path, trees: Path) -> None:
@@ -108,6 +111,31 @@ def test_limit_takes_the_first_instances(edbc, compiled: Path, trees: Path) -> N
 
     assert json.loads(two.stdout)["instances"] == 2
     assert (none.exit_code, json.loads(none.stdout)["instances"]) == (0, 0)
+
+
+def test_of_no_instances_nothing_is_claimed(edbc, compiled: Path) -> None:
+    """No figures, and no parity of outputs that are not there."""
+    plan = compiled / "plans" / "tree_lstm.yaml"
+    told = [edbc("run", plan, "--limit", 0, *options).stdout.splitlines()[1:] for options in ((), ("--verify",))]
+
+    assert told == [["  nothing ran"], ["  nothing ran, so nothing was compared"]]
+
+
+def test_a_slow_start_does_not_stand_for_what_comes_later(compiled: Path) -> None:
+    """Where the first mini-batches take most of the time, the median is told too, and how it compares with eager."""
+    report = load(compiled / "plans" / "tree_lstm.yaml").run(limit=8, batch_size=2, verify=True)
+    slow, even, eager = [9.0, 0.5, 0.25, 0.5], [2.0] * 4, [1.0] * 4
+
+    def told(spent: list[float]) -> str:
+        stats = replace(report.stats, seconds=Seconds(execution=sum(spent)))
+        return str(replace(report, stats=stats, spent=spent, eager_spent=eager))
+
+    assert len(report.spent) == len(report.eager_spent) == 4
+    assert sum(report.spent) == pytest.approx(report.stats.seconds.total)
+    assert "throughput   1 instances/s; 4 in the median mini-batch: the first meet what is new\n" in told(slow)
+    assert "edbc is 0.39 times as fast, 2.0 in the median mini-batch\n" in told(slow)
+    assert "throughput   1 instances/s\n" in told(even)
+    assert "edbc is 0.5 times as fast\n" in told(even)
 
 
 def test_weights_are_used(edbc, compiled: Path, trees: Path, tmp_path: Path) -> None:
