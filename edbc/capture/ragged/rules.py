@@ -15,7 +15,7 @@ how a function treats dimensions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
-from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
+from edbc.capture.ragged.symbols import Amount, Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -363,16 +363,22 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
                         rec.note_sites(known.program)
                     return found
     begin, asked, symbolic, contents = rec.place(), rec.asked_size, rec.symbolic, rec.contents
-    rec.symbolic = False  # rules ask for sizes that follow from the call's arguments
+    rec.symbolic, rec.sizes_asked = False, []  # rules ask for sizes that follow from the call's arguments
     try:
         result = _ragged_call(rec, func, *_indexed(rec, func, args, kwargs), name)
     finally:
-        rec.asked_size, rec.symbolic = asked, symbolic
+        others = symbolic and [x for x in rec.sizes_asked if not _is_of_rows(x, flat(args, kwargs))]
+        rec.asked_size, rec.symbolic = asked or bool(others), symbolic
     if key is not None and rec.contents > contents:
         rec.functions[key] = NOT_KEPT
     elif key is not None and known is not NOT_KEPT and result is not NotImplemented and may_keep(given):
         keep(rec, key, begin, given, result)
     return result
+
+
+def _is_of_rows(size: Size | Amount, items: Sequence[Any]) -> bool:
+    """Whether a size is that of rows among a call's arguments, as it has to be then."""
+    return type(size) is Size and any(size.counts(item.refs) for item in items if type(item) is Ragged)
 
 
 _BY_INDEX = frozenset("getitem index_select index_add index_reduce scatter_add scatter_reduce".split())

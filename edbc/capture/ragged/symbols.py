@@ -51,6 +51,15 @@ class Size:
     def __class__(self) -> type:
         return int
 
+    def counts(self, refs: range) -> bool:
+        """Whether there are so many rows, as there must be in other instances then."""
+        own = triple(refs)
+        if self.value != own[2]:
+            return False
+        if own != self.like:
+            self.rec.equal_sizes.append((self.like, own))
+        return True
+
     def item(self) -> Size:
         """Of what is a tensor in eager execution: the longest of the lengths of a batch of one, say."""
         return self
@@ -74,6 +83,7 @@ def _asking(name: str) -> Callable[..., Any]:
 
     def ask(self: Any, *others: Any) -> Any:
         self.rec.asked_size = True
+        self.rec.sizes_asked.append(self)
         method = getattr(type(self.value), name, None)
         if method is None:  # an index, of a number that is none
             raise TypeError(f"'{type(self.value).__name__}' object cannot be interpreted as an integer")

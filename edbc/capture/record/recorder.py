@@ -229,8 +229,8 @@ class Recorder:
         "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads",
         "reads_at_once", "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows",
         "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes",
-        "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart",
-        "told_by", "tracer", "unread", "wholes", "within", "zeros",
+        "sizes_asked", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts",
+        "tells_apart", "told_by", "tracer", "unread", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -405,6 +405,8 @@ class Recorder:
         """Whether arithmetic with sizes gives amounts, and how many it has given (`ragged.symbols`)."""
         self.asked_size = False
         """Whether somebody has asked for the size of a ragged value."""
+        self.sizes_asked: list[Any] = []
+        """Sizes that a rule has asked."""
         self.counted = False
         """Whether a rule has recorded what depends on one."""
         self.contents = 0

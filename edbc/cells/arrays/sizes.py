@@ -91,8 +91,9 @@ def with_products(lengths: Lengths, products: Sequence[tuple[int, int, int]]) ->
 
 
 def _lengths(count: int) -> Iterator[Lengths]:
-    """Lengths that differ from each other, each time others: all but the first are large, so that they hold what is
-    packed (`capture.ragged.whole.function.packed`) of matrices of the first."""
+    """Lengths that differ from each other, each time others, few rows and more, rising and falling: what is cut or
+    filled up to another length is another function where that one is the shorter. The shortest hold what is packed
+    (`capture.ragged.whole.function.packed`) of a matrix of the longest."""
     rng = Random(0)
-    while True:
-        yield rng.randint(3, 41), *rng.sample(range(42, 80), count - 1)
+    for k in itertools.count():
+        yield tuple(sorted(rng.sample(range(7, 15) if k & 2 else range(27, 42), count), reverse=k % 2 == 1))

@@ -78,6 +78,8 @@ NOT_KNOWN: dict[str, tuple[Any, list[Any]]] = {
     "root of n": (lambda n, x: x[0] / n[0] ** 0.5, ONE),
     "read": (lambda n, x: x[0] * x[0][0, 0].item(), ONE),
     "random": (lambda n, x: F.dropout(x[0]), ONE),
+    "the shorter": (lambda n, x: x[0][: n[1]].sum(0), PAIR),
+    "filled up": (lambda n, x: torch.nn.utils.rnn.pad_sequence(x), PAIR),
     "cubic": (
         lambda n, x: (x[0][:, None, None] * x[0][None, :, None] * x[0][None, None]).sum(-1).sum((1, 2)),
         [(2, 0)],

@@ -97,9 +97,9 @@ def _place(rec: Recorder, rows: Ragged, item: Any) -> Any:
     if item.step not in (None, 1):
         return item
     stop = offset_of(item.stop)
-    is_all = stop is not None and stop[1] >= 0 and _are_equal(rec, rows, stop[0])
+    is_all = stop is not None and stop[1] >= 0 and stop[0].counts(rows.refs)
     of, size = item.start.operands if type(item.start) is Amount and item.start.call is operator.sub else (None, None)
-    if type(of) is int and not of and type(size) is Size and _are_equal(rec, rows, size):
+    if type(of) is int and not of and type(size) is Size and size.counts(rows.refs):
         item = slice(None, item.stop)  # `h[-n:]` of n rows
     return slice(_from_end(rec, rows, item.start), None if is_all else _from_end(rec, rows, item.stop))
 
@@ -107,17 +107,7 @@ def _place(rec: Recorder, rows: Ragged, item: Any) -> Any:
 def _from_end(rec: Recorder, rows: Ragged, item: Any) -> Any:
     """A negative number in the place of one that is less than there are rows; anything else as it is."""
     of = offset_of(item)
-    if of is None or not -len(rows.refs) <= of[1] < 0 or not _are_equal(rec, rows, of[0]):
+    if of is None or not -len(rows.refs) <= of[1] < 0 or not of[0].counts(rows.refs):
         return item
     rec.within.append((of[0].like, -of[1], MOST))
     return of[1]
-
-
-def _are_equal(rec: Recorder, rows: Ragged, size: Size) -> bool:
-    """Whether there are so many rows, as there must be in other instances then."""
-    own = triple(rows.refs)
-    if size.value != own[2]:
-        return False
-    if own != size.like:
-        rec.equal_sizes.append((size.like, own))
-    return True

@@ -59,8 +59,12 @@ LENGTHS = (7, 13, 19), (11, 19, 29)
 of no two of them is one as much as the other times a number and so much more: `F.pad(x, (3, 3))` is as long as none."""
 MARKS = len(LENGTHS[0])
 _LONG = 10_000
-OTHERS = (2, 3, 5), (_LONG + 7, _LONG + 37, _LONG + 39)
-"""At which `scores[:, :6]` is not of six columns, and `scores[:, :14]` not of all, as they are at LENGTHS."""
+OTHERS = (2, 3, 5), (5, 3, 2), (3, 2, 5), (_LONG + 7, _LONG + 37, _LONG + 39)
+"""At which `scores[:, :n]` is not of n columns; and, of expressions with numbers, `scores[:, :3]` not of three, and
+`scores[:, :14]` not of all, as they are at LENGTHS."""
+ONES = len(LENGTHS) + len(OTHERS)
+"""The choice of lengths at which leaves of one row, as an instance has them now, are of one: `scores[:, :2]` then has a
+column."""
 
 
 class Unfit(Exception):
@@ -133,10 +137,17 @@ class Leaves:
         """Whether leaves of a symbol are packed constants."""
         return symbol < len(self._lengths) and self._lengths[symbol] is None and symbol not in self.products
 
+    @property
+    def are_one(self) -> list[bool]:
+        """Of each symbol, whether its leaves are of one row now."""
+        return [length == 1 for length in self._lengths]
+
     def lengths(self, which: int) -> list[int]:
         """How long leaves of each symbol are at one choice of lengths."""
-        chosen = zip((*LENGTHS, *OTHERS)[which], self._lengths, strict=False)
+        chosen = zip((*LENGTHS, *OTHERS, LENGTHS[0])[which], self._lengths, strict=False)
         found = [length if own or length < _LONG else _LONG**2 for length, own in chosen]  # packed: as much as two have
+        if which == ONES:
+            found = [1 if own == 1 else length for length, own in zip(found, self._lengths, strict=False)]
         for symbol, (one, other) in self.products.items():
             found[symbol] = found[one] * found[other]
         return found
@@ -393,7 +404,10 @@ def _placed(item: Any, leaves: Leaves) -> Any:
         return _length(item, leaves)
     if type(item) is Amount and item.factors is not None:
         return Apply(operator.mul, "times", tuple([_length(size, leaves) for size in item.factors]), {})
-    if item is None or item is Ellipsis or isinstance(item, int | float | str | torch.dtype | slice):
+    if type(item) is slice:
+        bounds = tuple([_placed(x, leaves) for x in (item.start, item.stop, item.step)])
+        return Apply(slice, "slice", bounds, {}) if Apply in map(type, bounds) else item
+    if item is None or item is Ellipsis or isinstance(item, int | float | str | torch.dtype):
         return item
     raise Unfit
 
@@ -463,7 +477,7 @@ def _result(root: Apply, leaves: Leaves) -> Any:
     if not leaves.rows:
         raise Unfit
     key: Any = Pairs, repr(root), functions_of(root), tuple((r.row, r.at) for r in leaves.rows), tuple(leaves.symbols)
-    key = *key, *leaves.products.items()
+    key = *key, *leaves.products.items(), *leaves.are_one
     seen = rec.functions.get(key)
     if seen is None:
         seen = rec.functions[key] = _seen(root, leaves)
@@ -540,7 +554,7 @@ def _seen(root: Apply, leaves: Leaves) -> Any:
 def _are_shapes(root: Apply, leaves: Leaves, parts: Sequence[Seen]) -> bool:
     """Whether results are of these shapes at OTHERS too, and of some elements; where a function fails there, it says so
     of such instances. What has no numbers is not asked at the large ones, which takes long."""
-    asked = range(len(LENGTHS), len(LENGTHS) + (len(OTHERS) if has_numbers(root) else 1))
+    asked = [*range(len(LENGTHS), ONES if has_numbers(root) else len(LENGTHS) + 2), *[ONES] * any(leaves.are_one)]
     return not any(-1 in seen.dims for seen in parts) and all(
         _are_shapes_at(root, leaves, parts, which) for which in asked
     )
@@ -548,7 +562,7 @@ def _are_shapes(root: Apply, leaves: Leaves, parts: Sequence[Seen]) -> bool:
 
 def _are_shapes_at(root: Apply, leaves: Leaves, parts: Sequence[Seen], which: int) -> bool:
     try:
-        with WithoutData() if which == len(LENGTHS) else nullcontext():  # the large ones are no instance's
+        with nullcontext() if leaves.lengths(which)[0] > _LONG else WithoutData():  # the large ones are no instance's
             found = evaluated(root, leaves.metas(which))
     except Exception:  # whatever it is, the call itself will say so
         return True

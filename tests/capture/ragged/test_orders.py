@@ -1,0 +1,50 @@
+"""What is cut, filled up or read by another instance's length does otherwise where that is the shorter: against eager
+PyTorch, gradients too, whichever length is the longer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from rowparity import HIDDEN, VOCAB, model_of_text, of_model
+
+TEXT = """
+import torch
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
+
+    def forward(self, instance):
+        a, b, c = instance
+        h, g, f = torch.tanh(self.up(self.words(a))), torch.sin(self.up(self.words(b))), self.words(c)
+        n, m = len(h), len(g)
+        return {result}
+"""
+RESULTS = {
+    "filled up to the longest": "nn.utils.rnn.pad_sequence([h, g]).sum((0, 1))",
+    "of three": "nn.utils.rnn.pad_sequence([h, g, f], batch_first=True).cumsum(1).mean((0, 1))",
+    "behind the first m": "h[m:].sum(0)",
+    "n of m columns": "(h @ g.t())[:, :n].sum()",
+    "three of m columns": "(h @ g.t())[:, :3].sum()",
+    "of pairs": "(h[:, None] * g[None])[:m, :n].sum((0, 1))",
+    "diagonal": "(h @ g.t()).diagonal().sum()",
+    "second diagonal": "torch.diagonal(h @ g.t(), 1).sum()",
+    "distances": "torch.cdist(h + 2, g - 2)[:m, :n].sum()",
+}
+
+
+def lists(rng: Random) -> list[torch.Tensor]:
+    """Three lists of numbers, each as long as another now and then."""
+    return [torch.tensor([rng.randrange(VOCAB) for _ in range(rng.randint(1, 6))]) for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_either_length_may_be_the_longer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = TEXT.format(vocab=VOCAB, hidden=HIDDEN, result=RESULTS[name])
+    of_model(model_of_text(text, tmp_path, monkeypatch).double(), lists, rounds=1)
