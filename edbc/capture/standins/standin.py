@@ -29,6 +29,7 @@ import torch
 
 from edbc.base.graph import ValueClass
 from edbc.capture.semantics import autocast
+from edbc.capture.semantics.rules import MASKS
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.fresh import changed_item_of
 from edbc.capture.standins.source import asked_by_torch, user_location
@@ -321,7 +322,12 @@ class Symbol:
         return iter([self[i] for i in range(len(self))])
 
     def __getitem__(self, index: Any) -> Any:
-        return self.rec.function(torch.Tensor.__getitem__, (self, as_python_has_it(index)), {})
+        index, of = as_python_has_it(index), self
+        parts = _in_two(index) if type(index) is tuple and int in map(type, index) else None
+        if parts is not None:
+            seen, index = parts
+            of = self.rec.function(torch.Tensor.__getitem__, (self, seen), {})
+        return self.rec.function(torch.Tensor.__getitem__, (of, index), {})
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.rec.function(torch.Tensor.__setitem__, (self, as_python_has_it(index), value), {})
@@ -448,6 +454,30 @@ def as_python_has_it(index: Any) -> Any:
     if hasattr(kind, "as_index"):  # a list that stands for those of all instances
         return index.as_index
     return int(index) if issubclass(kind, np.integer) else index
+
+
+def _in_two(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
+    """A view by the numbers and slices of an index, and the look-up of its tensors in that: torch does one after the
+    other, and so a number is no constant of the look-up. None where there is nothing to part."""
+    seen: list[Any] = []
+    rest: list[Any] = []
+    num_tensors = 0
+    for item in index:
+        kind = type(item)
+        if kind is int or kind is slice or item is None or item is ...:
+            seen.append(item)
+            if kind is not int:
+                rest.append(item if item is ... else _ALL)
+        elif isinstance(item, torch.Tensor) and (item.dtype not in MASKS or item.ndim == 1):
+            num_tensors += 1
+            seen.append(_ALL)
+            rest.append(item)
+        else:
+            return None
+    return (tuple(seen), tuple(rest)) if num_tensors else None
+
+
+_ALL = slice(None)
 
 
 def _as_bound(item: Any) -> Any:

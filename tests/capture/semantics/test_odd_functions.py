@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from expressions import Expression, require_equal
-from helpers import captured, require_parity, seeded
+from helpers import captured, graph_of, require_parity, seeded
 from test_asker import Model
 from torch import nn
 from torch.nn import functional as F
@@ -131,3 +131,35 @@ def test_a_module_made_in_forward() -> None:
 
     with pytest.raises(UnsupportedError, match=r"one made in forward.*make modules in __init__"):
         captured(seeded(Model, lambda h: nn.LayerNorm(3)(h)), [1])
+
+
+def _look_ups(x: torch.Tensor, i: torch.Tensor, mask: torch.Tensor, t: int) -> list[torch.Tensor]:
+    """Of `x`, (3, 4, 5, 6), where numbers stand among tensors."""
+    return [
+        x[i, t, t + 1, i], x[i, t], x[t, i], x[t, :, i], x[:, i, :, t], x[:, t, :, i], x[i, :, t], x[..., t, i],
+        x[None, t, i], x[i, None, t], x[t, 1:3, i, ::2], x[i, 1:, t], x[-1, i, 1 - t], x[t, i[None], i[:, None], t],
+        x[i, t, True], x[mask, t], x[t, mask[:2].repeat(2)], x[[0, 2], t, [1, 0]], x[i, t, ..., i], x[i[0], t, i],
+    ]  # fmt: skip
+
+
+def test_numbers_among_tensors_of_an_index() -> None:
+    """They give what torch makes of them, and are no constants of the look-up."""
+
+    class Looks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = nn.Linear(1, 360)
+
+        def forward(self, given: tuple[torch.Tensor, torch.Tensor, int]) -> list[torch.Tensor]:
+            x, i, t = given
+            return _look_ups(self.step(x).view(3, 4, 5, 6), i, torch.tensor([True, False, True]), t)
+
+    class Table(Looks):
+        def forward(self, given: tuple[torch.Tensor, torch.Tensor, int]) -> list[torch.Tensor]:
+            x = self.step(given[0]).view(1, 12, 30)
+            return [x[torch.arange(1), t, given[1] + t] for t in range(12)]
+
+    instances = [(torch.randn(1), torch.tensor([2 - k % 3, k % 2]), k % 2) for k in range(4)]
+    require_parity(seeded(Looks), instances, sizes=(1, 3))
+    looks = [t for t in graph_of(seeded(Table), instances).types if t.name.startswith("getitem")]
+    assert len(looks) == 1, looks
