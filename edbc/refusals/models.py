@@ -58,7 +58,8 @@ MODELS = (
         "E0106",
         "ModelError",
         "Your code raised an exception",
-        "Importing the file, `build`, `sample`, `load` or `forward` raised; the traceback above is yours.",
+        "Importing the file, `build`, `sample`, `load` or `forward` raised; the traceback above is of your code "
+        "(`--verbose`: and of edbc's around it).",
         "Correct the code; it raises in plain PyTorch too.",
         "$ echo 'import no_such_module' > lost.py\n$ edbc compile lost.py -o plan.yaml",
         (" raised ",),

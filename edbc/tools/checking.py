@@ -264,7 +264,10 @@ def _compare_plans(plan: Plan, renewed: Plan) -> Iterator[Finding]:
     """Everything else that compiling again would write differently."""
     for name in ("types", "trained_on", "requirements", "reads", "waves"):
         if getattr(plan, name) != getattr(renewed, name):
-            yield Finding(name, CHANGED, f"{name}: compiling again gives something else", True)
+            text = f"{name}: compiling again gives something else"
+            if name == "trained_on" and plan.trained_on.source == "sample":
+                text += "; does sample give equal instances for equal arguments?"
+            yield Finding(name, CHANGED, text, True)
     if plan.policy != renewed.policy:
         yield Finding("policy", CHANGED, f"policy: {_policy_difference(plan, renewed)}", True)
     yield from _compare_cells(plan, renewed)

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import sysconfig
 import textwrap
 import time
 import traceback
@@ -19,12 +20,22 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from edbc.base.files import one_line
-from edbc.errors import DeviceError, EdbcError, InputError, NotNative, RunsEagerly, Unplanned, described
+from edbc.errors import (
+    DeviceError,
+    EdbcError,
+    InputError,
+    ModelError,
+    NotNative,
+    RunsEagerly,
+    Unplanned,
+    described,
+)
 
 if TYPE_CHECKING:
     from edbc.tools.parity import Parity
 
 F = TypeVar("F", bound=Callable[..., Any])
+_OWN_CODE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 OWN = (NotNative, RunsEagerly, Unplanned)
 """Warnings that are told in one line."""
 
@@ -53,17 +64,15 @@ def one_line_errors(command: F) -> F:
                 _exit_interrupted()
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 _exit_disk_full(error)
-            if getattr(error, "__notes__", None) or _wants_traceback():
-                traceback.print_exception(error)
-                click.echo(f"Error: the model raised {described(error)}", err=True)
-                sys.exit(3)
-            if isinstance(error, OSError) and error.filename is not None:
+            if getattr(error, "__notes__", None):
+                error = _of_the_model(error)
+            elif isinstance(error, OSError) and error.filename is not None:
                 where, why = one_line(error.filename), (error.strerror or str(error)).lower()
                 error = EdbcError(f"{where}: expected to read or write there, got: {why}; check the path")
             elif isinstance(error, MemoryError):
                 error = DeviceError("out of memory: expected more, got none; use a smaller --batch-size or --limit")
             elif isinstance(error, OWN):
-                error = EdbcError(f"{error} (an error by the filter of warnings)")
+                error = EdbcError(str(error))
             else:
                 raise
             _show(error, kwargs.get("output_format", "text"))
@@ -112,6 +121,36 @@ def _show_warning(otherwise: Callable[..., None]) -> Callable[..., None]:
     return show
 
 
+def _of_the_model(error: Exception) -> ModelError:
+    """What the user's code raised while it was run: where, what, and for which instance."""
+    frames = _users_frames(error)
+    where = f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}: " if frames else ""
+    told = ModelError(f"{where}the model raised {described(error)} ({error.__notes__[0]})")
+    told.__cause__ = error
+    return told
+
+
+def _told_traceback(error: BaseException) -> Iterator[str]:
+    """A traceback of the user's code, without what edbc calls around it and inside; with what it was raised from."""
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None and _users_frames(before):
+        yield from _told_traceback(before)
+        yield "\nThen:\n\n"
+    frames = _users_frames(error)
+    yield "Traceback (most recent call last):\n"
+    yield from traceback.format_list(frames) if frames else traceback.format_tb(error.__traceback__)
+    yield from traceback.format_exception_only(error)
+
+
+def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """From the first to the last frame that is neither edbc's nor a library's, without edbc's between them."""
+    paths = sysconfig.get_paths()
+    libraries = tuple(paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((_OWN_CODE, "<"))]
+    own = [number for number, frame in enumerate(frames) if not frame.filename.startswith(libraries)]
+    return frames[own[0] : own[-1] + 1] if own else []
+
+
 def _exit_interrupted() -> NoReturn:
     click.echo("interrupted", err=True)
     sys.exit(130)
@@ -140,7 +179,7 @@ def _show(error: EdbcError, output_format: str) -> None:
     if _wants_traceback():
         traceback.print_exception(error)
     elif cause is not None and not isinstance(cause, EdbcError) and not isinstance(error, InputError):
-        traceback.print_exception(cause)
+        click.echo("".join(_told_traceback(cause)), nl=False, err=True)
     if output_format == "json":
         told = {"kind": error.kind, "exit_code": error.exit_code, "code": error.code, "message": str(error)}
         print_json({"error": told})

@@ -64,6 +64,7 @@ _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, tor
 """Definition (4): eager errors beyond this share of the scale."""
 Modes = Sequence[Replay] | None
 Replays = list[tuple[Replay, Replay]]
+NOTHING = "nothing was compared: forward returned no finite number in a tensor"
 SMALL = 256
 """Definition (5)."""
 
@@ -78,6 +79,8 @@ class OutputParity:
     eager_error: float = 0.0
     numbers: int = 0
     """How many were compared."""
+    has_finite: bool = False
+    """Whether any of them is finite."""
     shared_error: float = 0.0
     """Definition (5): eager's error in small outputs as a share of their scale."""
     broken: str = ""
@@ -138,12 +141,19 @@ class Parity:
     @property
     def errors(self) -> str:
         """Those of all outputs, for a report."""
+        if self.says_nothing:
+            return NOTHING
         return f"max error {self.max_error:.2e} (eager's own {self.eager_error:.2e})"
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether there was nothing to differ in: forward returned no tensors, or none with a finite number."""
+        return self.holds and not any(output.has_finite for output in self.outputs.values())
 
     def as_json(self) -> dict[str, Any]:
         """As JSON's types."""
-        return {"max_error": self.max_error, "eager_error": self.eager_error, "unstable": sorted(self.unstable),
-                "pins_float32": self.pins}  # fmt: skip
+        return {"max_error": self.max_error, "eager_error": self.eager_error, "compared": not self.says_nothing,
+                "unstable": sorted(self.unstable), "pins_float32": self.pins}  # fmt: skip
 
     @property
     def holds(self) -> bool:
@@ -268,6 +278,7 @@ def _compare(output: OutputParity, batched: torch.Tensor, eager: torch.Tensor, r
     if not finite.all():
         _compare_not_finite(output, a, b, c)
     if finite.any():
+        output.has_finite = True
         output.scale = max(output.scale, float(c[finite].abs().max()))
         output.max_error = max(output.max_error, _error(a[finite], c[finite]))
         output.eager_error = max(output.eager_error, _error(b[finite], c[finite]))
@@ -434,8 +445,12 @@ def _run(model: nn.Module, dtype: torch.dtype, instances: Sequence[Any], modes: 
     def each() -> list[Any]:
         results = []
         for number, instance in enumerate(instances):
-            with nullcontext() if modes is None else modes[number].anew():
-                results.append(model(instance))
+            try:
+                with nullcontext() if modes is None else modes[number].anew():
+                    results.append(model(instance))
+            except Exception as error:
+                error.add_note(f"while eager PyTorch runs instance {number}")
+                raise
         return results
 
     with torch.no_grad(), _default_dtype(dtype):

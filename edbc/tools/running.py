@@ -261,6 +261,8 @@ class Report:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
+        from edbc.tools.parity import NOTHING
+
         s, how = self.stats, self.setting
         found = count(s.instances, "made-up instance" if self.is_made_up else "instance")
         source = f"{found} (the model's sample)" if self.is_made_up else found
@@ -297,7 +299,8 @@ class Report:
         if self.parity is not None:
             verdict = "equal to eager" if self.parity.holds else "DIFFERENT from eager"
             errors = f"max error {self.parity.max_error:.2e}, eager's own {self.parity.eager_error:.2e}"
-            yield f"  parity       {verdict}: {errors} (both against float64{self.parity.remark})"
+            told = f"{verdict}: {errors} (both against float64{self.parity.remark})"
+            yield f"  parity       {NOTHING if self.parity.says_nothing else told}"
             if self.parity.decisions.reads:
                 yield f"  decisions    {self.parity.decisions}"
 

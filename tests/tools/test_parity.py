@@ -94,6 +94,18 @@ def test_not_a_number_and_infinities_must_agree_with_eager(ours, eager, exact) -
         compared(ours, eager, exact).require()
 
 
+@pytest.mark.parametrize("results", [None, 3, [], torch.tensor([NAN, INF]), {"h": torch.empty(0)}])
+def test_of_nothing_finite_no_equality_is_claimed(results: object) -> None:
+    """A forgotten return, numbers of Python, and a model of nothing but not-a-numbers: the rule holds, and says so."""
+    parity = Parity()
+    parity.add(results, results, results)
+    assert parity.holds
+    assert parity.says_nothing
+    assert parity.errors == "nothing was compared: forward returned no finite number in a tensor"
+    assert not compared([0.0], [0.0], [0.0]).says_nothing
+    assert not compared([NAN], [1.0], [1.0]).says_nothing
+
+
 @pytest.mark.parametrize("values", [[NAN, 1.0], [INF, -INF], [NAN], []])
 def test_equal_values_that_are_not_finite_hold(values) -> None:
     """Not-a-number meets not-a-number, infinity its like; nothing meets nothing."""

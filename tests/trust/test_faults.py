@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -308,13 +310,21 @@ def test_deep_recursion_on_many_threads_keeps_its_limit() -> None:
 
 
 def test_an_exception_in_the_model_names_the_instance(edbc, chain: Path) -> None:
-    """The user's traceback with their line, our instance number, exit 3."""
-    result = edbc("run", chain, "--input", write_lengths(chain.parent, 5, 3, -1))
+    """The user's traceback with their line and nothing of ours, our instance number, exit 3, and one object of JSON."""
+    options = ("run", chain, "--input", write_lengths(chain.parent, 5, 3, -1))
+    result, verbose = edbc(*options, "--format", "json"), edbc(*options, "--verbose")
 
-    assert result.exit_code == 3
+    assert result.exit_code == verbose.exit_code == 3
     assert 'raise ValueError(f"no chain has {length} links")' in result.stderr
-    assert "while recording instance 2" in result.stderr
-    assert "Error: the model raised ValueError: no chain has -1 links" in result.stderr
+    message = json.loads(result.stdout)["error"]["message"]
+    assert re.fullmatch(
+        r"chain\.py:\d+: the model raised ValueError: no chain has -1 links \(while recording instance 2\)", message
+    )
+    assert f"Error: {message} [E0106]" in result.stderr
+    assert [line.split('"')[1] for line in result.stderr.splitlines() if '  File "' in line] == [
+        str(chain.with_suffix(".py"))
+    ]
+    assert "console.py" in verbose.stderr
 
 
 def test_an_empty_input_and_instances_without_outputs(edbc, chain: Path, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     yield f"{output}: {count(len(plan.types), 'type')}, policy {plan.policy.kind}{states}"
     instances = count(len(compiled.captured.instances), "instance")
     found = f"{count(int(nodes), 'node')} -> {count(int(batches), 'batch', 'batches')}"
-    yield f"  {instances}: {found}, lower bound {bound}"
+    yield f"  {instances}: {found}, lower bound {bound:,}"
     yield f"  gained: {nodes / max(batches, 1):.1f} nodes per batch, where eager PyTorch runs one after the other"
     if plan.waves is not None:
         told = plan.waves.training

@@ -173,6 +173,18 @@ def test_an_exception_of_the_model_keeps_its_traceback(edbc, tmp_path: Path) -> 
     assert "Traceback" in result.output
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a device is here")
+def test_an_exception_that_eager_alone_meets_is_the_models(edbc, tmp_path: Path) -> None:
+    """What recording does not raise, as for a device that is not there, is told as what it does."""
+    model = tmp_path / "picky.py"
+    model.write_text(VALUE_DEPENDENT.replace("if h.sum() > 0:", "if h.cuda() is None:"))
+    result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
+
+    assert result.exit_code == 3
+    assert "picky.py:13: the model raised " in result.stderr
+    assert "(while eager PyTorch runs instance 0) [E0106]" in result.stderr
+
+
 @pytest.fixture(scope="module")
 def profiled(edbc, compiled: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of `compiled` with a plan whose batches were measured."""
