@@ -84,13 +84,12 @@ def _of_variable(name: str, statements: list[tuple[ast.stmt, _Place]], is_new: C
         if isinstance(statement, ast.AugAssign) and _is(statement.target, name):
             changes.append((statement, place))
             own = [statement.value]
-        elif isinstance(statement, ast.Assign | ast.AnnAssign):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if len(targets) == 1 and _is(targets[0], name):
-                if statement.value is None or not is_new(statement.value):
-                    return set()
-                made.append(place)
-                own = [statement.value]
+        values = [value for target, value in _pairs(statement) if _is(target, name)]
+        if values:
+            if not all(map(is_new, values)):
+                return set()
+            made.append(place)
+            own = [part for target, value in _pairs(statement) for part in (target, value) if not _is(part, name)]
         found = [_gives(part, name) for part in own]
         if None in found:
             return set()
@@ -125,6 +124,15 @@ def _statements(block: list[ast.stmt], numbers: Iterator[int], blocks: tuple[tup
             for one in [part] if not _is_block(part) or isinstance(part[0], ast.stmt) else [x.body for x in part]:
                 if _is_block(one):
                     yield from _statements(one, numbers, here, inner, is_inner_guarded)
+
+
+def _pairs(statement: Any) -> list[tuple[ast.expr, Any]]:
+    """What an assignment to one target assigns, of several variables at once one after the other."""
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or len(getattr(statement, "targets", "1")) > 1:
+        return []
+    target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+    one, other = (node.elts if isinstance(node, ast.Tuple) else () for node in (target, statement.value))
+    return [*zip(one, other, strict=True)] if one and len(one) == len(other) else [(target, statement.value)]
 
 
 def _is_block(part: Any) -> bool:

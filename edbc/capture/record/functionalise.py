@@ -652,9 +652,10 @@ def change_in_place(
     """Record a torch function that changes a tensor: the same function out of place, and the names that show it. Where
     the name is alone, the call is known by `key` from then on."""
     anew: Any = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
-    if rec.books is None and anew is not None and not kwargs and is_alone(rec, args[0]):
-        result = changed_alone(rec, args[0], rec.function(anew, args, {}))
-        if key is not None:
+    target = _name_alone(rec, args[0]) if rec.books is None and anew is not None and not kwargs else None
+    if target is not None:
+        result = changed_alone(rec, target, rec.function(anew, (target, *args[1:]), {}))
+        if key is not None and target is args[0]:
             rec.functions[key] = OfChange(anew, func, name)
         return result
     if rec.books is None and kwargs.get("inplace") is True and is_alone(rec, args[0]):
@@ -667,6 +668,13 @@ def change_in_place(
         return _changed(rec, func, name, (target, *args[1:]), kwargs)
 
 
+def _name_alone(rec: Recorder, item: Any) -> Any:
+    """The name of what torch is told to change, where it is alone; None where it is not."""
+    if issubclass(type(item), Lazy) and not _moves(rec):
+        return item.name_of_its_own(is_alone)
+    return item if is_alone(rec, item) else None
+
+
 @contextmanager
 def changing(rec: Recorder, item: Any) -> Iterator[Any]:
     """The name that is changed when torch is told to change `item`, and books in which it may change: those that are
@@ -674,11 +682,7 @@ def changing(rec: Recorder, item: Any) -> Iterator[Any]:
     if rec.books is not None:
         yield rec.books.name_of(item)
         return
-    name = item
-    if issubclass(type(item), Lazy) and not _moves(rec):
-        name = item.name_of_its_own(is_alone)
-    elif not is_alone(rec, item):
-        name = None
+    name = _name_alone(rec, item)
     if name is None:
         raise MustKeepBooks(type(item))
     rec.books = Changes(rec)

@@ -27,7 +27,7 @@ class Base(nn.Module):
 
 class In(Base):
     def forward(self, xs: list[Tensor]) -> Tensor:
-        total = Variable(torch.zeros(SIZE))
+        total, _ = Variable(torch.zeros(SIZE)), 0
         for x in xs:
             h = self.step(x)
             h += self.gate(x)  # apart
@@ -79,9 +79,11 @@ class Held(Base):
             g = self.kept(h)
         g *= self.step(xs[0])
         k = self.step(xs[0])
+        m = n = self.gate(k)
+        m += k
         view = k[:2]
         k += xs[0]
-        return [*found, other, h, g, total, view]
+        return [*found, other, h, g, total, view, n]
 
 
 class Ways(Base):
