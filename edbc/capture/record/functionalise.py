@@ -453,7 +453,8 @@ def is_alone(rec: Recorder, name: Any) -> bool:
     ref = name.ref
     if ref in rec.shown_wholes:
         return False
-    if rec.wholes and not all(whole.is_forgotten(is_alone) for whole in rec.wholes.get(ref, ()) if _shows(whole, ref)):
+    wholes = rec.wholes.get(id(ref), ())
+    if not all(whole.is_forgotten(is_alone) for whole in wholes if any(one is ref for one in whole.refs)):
         return False
     is_copy, others = type(ref) is Copied, sys.getrefcount(ref) - _ALONE
     if is_copy and not others:
@@ -485,10 +486,6 @@ def is_alone(rec: Recorder, name: Any) -> bool:
             if is_copy and not others:
                 return True
     return False
-
-
-def _shows(whole: Showing, ref: int) -> bool:
-    return any(one is ref for one in whole.refs)
 
 
 def _references_of_one() -> int:

@@ -350,7 +350,7 @@ class Buffer(Made):
         if known is None or refs != known.refs:
             known = self.showing = Showing(self.rec.function(torch.stack, (rows,), {}), refs)
             for ref in refs:
-                self.rec.wholes.setdefault(ref + 0, []).append(known)  # a key that holds no ref
+                self.rec.wholes.setdefault(id(ref), []).append(known)
         return known.value
 
     def materialise(self) -> Value:
