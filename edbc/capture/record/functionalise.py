@@ -45,7 +45,7 @@ from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.made import MOST_ROWS, Buffer, Showing, listed, turned_buffer
+from edbc.capture.standins.made import MOST_ROWS, Buffer, listed, turned_buffer
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import (
