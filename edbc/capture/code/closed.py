@@ -188,6 +188,8 @@ class Closed:
         self._fields: dict[type, frozenset[str] | None] = {}
         self._made: set[type] = set()
         """Definition (6)."""
+        self.asks_types = False
+        """Whether closed code asks what something is by `type`, of which a copy of another class would not be."""
         self.states_of_forward: frozenset[tuple[str, str]] = frozenset()
         """Definition (5), by path and name, once it was asked whether `forward` is told."""
 
@@ -696,6 +698,7 @@ class _Reading:
         elif isinstance(node, ast.Call) and _is_named(node.func, "isinstance"):
             self.visit(node.args[0])  # the classes only tell
         elif isinstance(node, ast.Call) and _is_named(node.func, "type") and len(node.args) == 1:
+            self.closed.asks_types = True
             self.visit(node.args[0])
         elif isinstance(node, ast.Call) and self._gets_attribute(node):
             self._got(node)

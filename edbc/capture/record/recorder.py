@@ -230,7 +230,7 @@ class Recorder:
         "reads_at_once", "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows",
         "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes",
         "sizes_asked", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts",
-        "tells_apart", "told_by", "tracer", "unread", "wholes", "within", "zeros",
+        "tells_apart", "told_by", "tracer", "unread", "unread_names", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -380,6 +380,8 @@ class Recorder:
         """Of how many keys `forward` was tried (`ragged.together`)."""
         self.read_forwards = self.found_forwards = 0
         """How many instances were looked at for that, and of how many forward was known."""
+        self.unread_names: dict[tuple[str, ...], frozenset[str]] = {}
+        """Of dicts with these names, those by which no kept forward has read anything (`ragged.together`)."""
         self.not_kept: dict[Any, set[tuple[int, ...]]] = {}
         """Sizes at which what calls of a key record could not be kept."""
         self.kept_wholes: list[Lazy] = []

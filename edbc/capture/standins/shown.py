@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,44 @@ from edbc.capture.standins.nests import rebuilt
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
+
+
+class Noted(dict[str, Any]):
+    """A dict of the instance's that notes the names by which it is `read`: all of them by whoever does more than ask
+    for an item by its name."""
+
+    __slots__ = ("read",)
+
+    def __init__(self, items: dict[str, Any]):
+        super().__init__(items)
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return super().__getitem__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """See dict."""
+        self.read.add(name)
+        return super().get(name, default)
+
+    def __iter__(self) -> Iterator[str]:  # without it `dict(item)` and `f(**item)` would take what is there unseen
+        return super().__iter__()
+
+
+def _of_all(name: str) -> Callable[..., Any]:
+    method = getattr(dict, name)
+
+    def ask(self: Noted, *args: Any, **kwargs: Any) -> Any:
+        self.read.update(dict.keys(self))
+        return method(self, *args, **kwargs)
+
+    return ask
+
+
+for _name in ("values items copy pop popitem setdefault update clear __eq__ __ne__ __or__ __ror__ __ior__ __repr__ "
+              "__reduce_ex__ __setitem__ __delitem__").split():  # fmt: skip
+    setattr(Noted, _name, _of_all(_name))
 
 
 class Shown:
@@ -50,6 +89,10 @@ class Shown:
         """What stands for an integer of an object."""
         return self.of_integer(value)
 
+    def of_dict(self, item: dict[Any, Any]) -> dict[Any, Any]:
+        """A copy of a dict."""
+        return {key: self.of(x) for key, x in item.items()}
+
     def of(self, item: Any) -> Any:
         """One item of the instance."""
         kind = type(item)
@@ -64,8 +107,8 @@ class Shown:
         if kind is list and item and (numbers := self.of_numbers(item)) is not None:
             return numbers
         if kind is dict:
-            found: Any = {key: self.of(x) for key, x in item.items()}
-            self.made.append((found, [*found, *found.values()]))
+            found: Any = self.of_dict(item)
+            self.made.append((found, [*dict.keys(found), *dict.values(found)]))
             return found
         if issubclass(kind, tuple | list):
             parts = [self.of(x) for x in item]
@@ -86,6 +129,6 @@ class Shown:
     def require_unchanged(self) -> None:
         """Raise CannotKeep where forward has changed a list or dict of the instance."""
         for made, items in self.made:
-            now = [*made, *made.values()] if type(made) is dict else made
+            now = [*dict.keys(made), *dict.values(made)] if isinstance(made, dict) else made
             if len(now) != len(items) or not all(map(operator.is_, now, items)):
                 raise CannotKeep

@@ -28,6 +28,7 @@ import torch
 from torch import nn
 
 from edbc.capture.code.automatic import module_at
+from edbc.capture.code.closed import methods_of
 from edbc.capture.forward.returned import Collected
 from edbc.capture.ragged.expandloops import distinct, extents
 from edbc.capture.ragged.kept import (
@@ -65,7 +66,7 @@ from edbc.capture.ragged.whole.function import CHUNK, packed
 from edbc.capture.ragged.whole.recipes import WorkedOut
 from edbc.capture.ragged.whole.runs import pairs_of, pairs_of_cells, size_of_rows
 from edbc.capture.standins.nests import inside
-from edbc.capture.standins.shown import Shown
+from edbc.capture.standins.shown import Noted, Shown
 from edbc.capture.standins.standin import Lazy
 from edbc.capture.standins.unread import settle
 
@@ -128,6 +129,11 @@ class Forwards:
             for place, i in enumerate(members):
                 self.read[i] = group, place
 
+    def _read_anew(self) -> None:
+        """Other names of dicts are read now."""
+        self.read, self.groups = [None] * len(self.instances), []
+        self.__dict__.pop("members", None)
+
     def __call__(self, instance: Any) -> Any:
         rec, number = self.rec, self.rec.instance
         if self.runs[number] is None and can_keep(rec) and rec.ragged and self.pays:
@@ -149,7 +155,22 @@ class Forwards:
 
     def _as_written(self, instance: Any) -> Any:
         self._leave()
-        return self.function(self.shadow, instance)
+        if type(instance) is not dict or (*instance,) in self.rec.unread_names or not self.notes:
+            return self.function(self.shadow, instance)
+        noted = Noted(instance)
+        result = self.function(self.shadow, noted)
+        self.rec.unread_names[(*instance,)] = frozenset(instance) - noted.read
+        self._read_anew()
+        return instance if result is noted else inside(lambda item: instance if item is noted else item, result)
+
+    @functools.cached_property
+    def notes(self) -> bool:
+        """Whether forward may get another dict with what the instance's own has: it does not ask for its class, and
+        leaves it as it is, and nowhere."""
+        closed = self.rec.tracer.closed
+        if closed.asks_types or closed.left_by_forward or not closed.is_forward_closed:
+            return False
+        return closed.only_computes(methods_of(closed.model)["forward"], closed.model)
 
     def _known(self, group: Group, place: int, tried: int) -> tuple[Any, Any, tuple[int, ...] | None]:
         """What is kept for an instance that so many do not fit, by which key, and for which sizes alone, if any."""
@@ -313,11 +334,15 @@ class Forwards:
                     rec.put_caches_back()
                     if of is instance:
                         return self.function(self.shadow, of)
-                    shown = _Shown(rec, leaves, group.integers, group.lengths, of)
+                    shown = _Shown(rec, leaves, group.integers, group.lengths, of, self.notes)
                     made = [self.function(self.shadow, shown.of(instance))]
                     settle(rec.unread, made)
                     shown.require_unchanged()
-                    return _returned(made.pop())
+                    result, known = _returned(made.pop()), {**rec.unread_names}
+                    shown.tell_unread()
+                    if rec.unread_names != known:
+                        self._read_anew()
+                    return result
 
                 args, begin, before = (given, instance), rec.place(), self._taken_off()
                 known = rec.functions.get(group.key)  # which an instance does not fit for its sizes, or its indices
@@ -389,7 +414,7 @@ class Forwards:
 def _returned(item: Any) -> Any:
     """What forward returned, with what leaves in the place of what stands for values by way of others."""
     is_other = issubclass(type(item), Lazy) and type(item) is not Ragged
-    return item.returned() if is_other else inside(_returned, item)
+    return item.returned() if is_other else inside(_returned, dict(item) if type(item) is Noted else item)
 
 
 class _Taken(NamedTuple):
@@ -679,8 +704,9 @@ class _Shown(Shown):
     """Rows, values and indices by stand-ins, and sizes by symbols."""
 
     def __init__(self, rec: Recorder, leaves: Sequence[Any], integers: Sequence[int], lengths: Sequence[int],
-                 given: Given):  # fmt: skip
+                 given: Given, notes: bool):  # fmt: skip
         super().__init__(rec)
+        self.notes = notes
         self.lengths = iter(lengths)
         self.rows, self.indices = iter(given.rows), iter(given.indices)
         self.integers = iter(integers)
@@ -689,6 +715,7 @@ class _Shown(Shown):
         self.likes: list[Ragged | None] = []
         """The rows of these leaves, None for indices."""
         self.grids = {id(leaf.tensor): leaf for leaf in leaves if type(leaf) is Grid}
+        self.noted: list[Noted] = []
         rows, indices = iter(given.rows), iter(given.indices)
         for leaf in leaves:
             if type(leaf) is Grid:
@@ -719,6 +746,23 @@ class _Shown(Shown):
                 found = found.unsqueeze(0)
             return found
         return symbolic_tensor(self.rec, item, self.rows, self.indices)
+
+    def of_dict(self, item: dict[Any, Any]) -> dict[Any, Any]:
+        """See Shown. What stands for no leaf, as nobody has read it so far, is there for who does."""
+        unread = self.rec.unread_names.get((*item,), frozenset())
+        found = {name: x if name in unread else self.of(x) for name, x in item.items()}
+        if self.notes:
+            self.noted.append(found := Noted(found))
+        return found
+
+    def tell_unread(self) -> None:
+        """Let the recorder know which names of dicts nobody has read: they are not to tell instances apart from now on,
+        until somebody does read them."""
+        read: dict[tuple[str, ...], set[str]] = {}
+        for noted in self.noted:
+            read.setdefault((*noted,), set()).update(noted.read)
+        for names, of in read.items():
+            self.rec.unread_names[names] = self.rec.unread_names.get(names, frozenset(names)) - of
 
     def like(self, size: int, of: int) -> Ragged | Size:
         """Rows that are so many, or the symbol of the size of indices."""
