@@ -64,7 +64,7 @@ _UNSTABLE = {torch.float64: 1e-2, torch.float32: 1e-2, torch.bfloat16: 0.25, tor
 """Definition (4): eager errors beyond this share of the scale."""
 Modes = Sequence[Replay] | None
 Replays = list[tuple[Replay, Replay]]
-NOTHING = "nothing was compared: forward returned no finite number in a tensor"
+NOTHING = "nothing was compared: no result holds a finite number in a tensor"
 SMALL = 256
 """Definition (5)."""
 

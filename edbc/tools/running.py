@@ -159,7 +159,9 @@ def require_model(plan: Plan | StaticPlan, model_file: Path, trust: bool, warn: 
     try:
         require_same_model(plan, model_file)
     except StaleError as error:
-        if not trust or found_at(model_file) != "a file":
+        if found_at(model_file) != "a file":
+            raise
+        if not trust:
             raise StaleError(f"{error}, or run with --trust-changed-model") from None
         warn(f"{error}; trusted because of --trust-changed-model")
 

@@ -99,6 +99,15 @@ def test_what_does_not_fit_the_plan_is_refused_with_both_sides(name: str, edbc, 
     assert "Traceback" not in result.stderr
 
 
+def test_a_model_file_that_is_gone_has_no_remedy_that_fails(edbc, chain: Path) -> None:
+    """Trusting what is not there is no way out, and is not named as one."""
+    chain.with_suffix(".py").unlink()
+    told = {edbc("run", chain, *options).stderr for options in ((), ("--trust-changed-model",))}
+
+    [text] = told
+    assert text.endswith("expected the plan's model file, got nothing; name it with --model FILE [E0401]\n")
+
+
 def test_a_trusted_model_with_another_cell_is_refused(edbc, chain: Path) -> None:
     """Trusting a changed model does not run its cells under orders that were planned for others: exit 4, both
     operations."""

@@ -52,7 +52,7 @@ class StagedNet(BatchNet["_Ready"]):
         return clock(lambda: self.batch(batch))
 
     def memory(self, size: int) -> str:
-        return f"{4e-6 * self.arena.size * size:,.1f} MB"
+        return f"{4e-6 * self.arena.size * size:,.2f} MB"
 
 
 class _Ready(Ready):

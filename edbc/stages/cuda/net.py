@@ -88,7 +88,7 @@ class DeviceNet(BatchNet["_Ready"]):
 
     def memory(self, size: int) -> str:
         elements = sum(torch.Size(unit.shape[1:]).numel() for unit in self.static.graph.units)
-        return f"at most {4e-6 * elements * size:,.1f} MB"
+        return f"at most {4e-6 * elements * size:,.2f} MB"
 
 
 class _Ready(Ready):

@@ -95,7 +95,8 @@ def _summary(output: str, compiled: Any, metrics: dict[str, int | float]) -> Ite
     training = plan.policy.training
     others = {**training.get("baselines", {}), **({"beam": training["beam"]} if "beam" in training else {})}
     if others:
-        where = "graph" if len(compiled.captured.training) == 1 else f"{len(compiled.captured.training)} graphs"
+        graphs = len(compiled.captured.training)
+        where = "graph" if graphs == 1 else f"{graphs} graphs, where this one needs {training['batches']:,}"
         yield f"  other policies on the same {where}: " + ", ".join(f"{k} {v}" for k, v in others.items())
     if plan.policy.beside is not None and plan.policy.beside != plan.policy.fallback:
         yield f"  the table alone loses to {plan.policy.beside}: both are simulated, and the cheaper schedule runs"

@@ -43,6 +43,7 @@ from edbc.run.modelfile import Config, hash_model_file, is_installed, unknown_ke
 from edbc.run.session import Net, check_requirements
 from edbc.stages import Stages
 from edbc.tools.console import ProgressLine, is_live_terminal
+from edbc.tools.report.figures import count
 
 if TYPE_CHECKING:
     from edbc.tools.explain.explanation import Explanation
@@ -97,7 +98,7 @@ class CompiledNet(Net):
         how = "run: eager" if plan.run is not None else f"policy {plan.policy.kind}"
         bound = f"{training.get('batches', '?')} batches, lower bound {training.get('lower_bound', '?')}"
         nodes = f"{plan.trained_on.nodes:,} nodes in {bound}"
-        return f"<edbc net of {plan.model.path}: {len(plan.types)} types, {how}; {nodes}>"
+        return f"<edbc net of {plan.model.path}: {count(len(plan.types), 'type')}, {how}; {nodes}>"
 
     def explain(self, instances: Sequence[Any] | None = None) -> Explanation:
         """What batches with what and why, on these instances or those that it was compiled on."""
@@ -105,7 +106,8 @@ class CompiledNet(Net):
 
         given = list(self.exemplars() if instances is None and self.exemplars is not None else instances or ())
         with evaluating(self.model):
-            return explain_net(self.in_mode(), given, "given" if instances is not None else "that it was compiled on")
+            which = "given" if instances is not None else "that it was compiled on"
+            return explain_net(self.in_mode(), given, f"{count(len(given), 'instance')} {which}")
 
 
 def compile_object(

@@ -22,7 +22,7 @@ from edbc.run.modelfile import import_model_file, require_inputs
 from edbc.tools.explain.folding import folded
 from edbc.tools.explain.layouts import CellLayout, cell_layout
 from edbc.tools.explain.signatures import Difference, near_types
-from edbc.tools.report.figures import share, size_text, time_text
+from edbc.tools.report.figures import count, share, size_text, time_text
 
 if TYPE_CHECKING:
     from edbc.run.session import Net
@@ -113,7 +113,7 @@ class Explanation:
         """The plan's model and config, in words; empty where the name says as much already."""
         config = ", ".join(f"{key}={value}" for key, value in self.plan.model.config.items())
         path = "" if self.plan.model.path == self.name else self.plan.model.path
-        return f"{path} with {config}" if config else path
+        return f"{path} with {config}".strip() if config else path
 
     def figures(self, facts: TypeFacts) -> list[str]:
         """What a run says of a type, as words: see FIGURES."""
@@ -412,14 +412,14 @@ def _observe(bound: Bound, plan: Plan, inputs: Sequence[str | Path]) -> tuple[Ob
     from edbc.tools.explain.observe import observe
 
     file, config, net, _ = bound
-    count, seed = plan.trained_on.instances, plan.trained_on.seed
+    number, seed = plan.trained_on.instances, plan.trained_on.seed
     notes = []
     if inputs:
-        instances = list(file.load(inputs, config, limit=count))
-        source = f"the first {len(instances)} instances of {', '.join(Path(p).name for p in inputs)}"
+        instances = list(file.load(inputs, config, limit=number))
+        source = f"the first {count(len(instances), 'instance')} of {', '.join(Path(p).name for p in inputs)}"
     else:
-        instances = file.sample(count, seed, config)
-        source = f"{count} made-up instances (the model's sample, seed {seed})"
+        instances = file.sample(number, seed, config)
+        source = _made_up(number, seed)
         if plan.trained_on.source == "file":
             names = ", ".join(f.name for f in plan.trained_on.files)
             notes.append(f"the plan was trained on {names}; name it with --input to see its first mini-batch")
@@ -441,16 +441,22 @@ def explain_compiled(name: str, compiled: Compiled, notes: Sequence[str] = ()) -
     from edbc.run.session import Net
 
     captured, trained_on = compiled.captured, compiled.plan.trained_on
-    origin = {"file": "of the data", "memory": "given"}.get(trained_on.source, f"made up, seed {trained_on.seed}")
-    return explain_net(Net(compiled.plan, captured.model), captured.instances, origin, name, notes)
+    number = len(captured.instances)
+    given = {"file": " of the data", "memory": " given"}.get(trained_on.source)
+    source = _made_up(number, trained_on.seed) if given is None else count(number, "instance") + given
+    return explain_net(Net(compiled.plan, captured.model), captured.instances, source, name, notes)
 
 
-def explain_net(net: Net, instances: Sequence[Any], origin: str, name: str | None = None,
+def _made_up(number: int, seed: int) -> str:
+    return f"{count(number, 'made-up instance')} (the model's sample, seed {seed})"
+
+
+def explain_net(net: Net, instances: Sequence[Any], source: str, name: str | None = None,
                 notes: Sequence[str] = ()) -> Explanation:  # fmt: skip
-    """Explain a bound plan on a mini-batch; `origin` says in words where its instances are from."""
+    """Explain a bound plan on a mini-batch; `source` says in words what its instances are."""
     from edbc.tools.explain.foundcells import cell_notes
     from edbc.tools.explain.observe import observe
 
-    observed = observe(net, instances, f"{len(instances)} instances {origin}")
+    observed = observe(net, instances, source)
     notes = [*notes, *cell_notes(net.plan, net.model, observed)]
     return explain_plan(net.plan.model.path if name is None else name, net.plan, observed, notes)

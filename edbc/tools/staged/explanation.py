@@ -13,7 +13,7 @@ FORMS_SAY = {
     "one thread": "one unit after the other, in one thread",
     "all threads": "one unit after the other, all threads on each",
     "sequential": "one unit after the other, each in one thread or all",
-    "merge": "products of one input merged",
+    "merge": "groups of units one after the other, products of one input merged where that is cheaper",
     "greedy": "everything that is ready at once",
     "concurrent": "the cheapest stages without merges",
     "both": "the cheapest stages, merged and side by side",
@@ -69,7 +69,7 @@ def verdict(plan: StaticPlan) -> str:
         staged = min((cost for name, cost in measured.items() if name not in PLAIN), default=plain)
         both = f"{staged / 1e6:.2f} ms against {measured[form] / 1e6:.2f}"
         return f"{runs}; stages are not faster by more than the spread, {both}"
-    return f"{runs}; {plain / measured[form]:.2f} times as fast as the best without"
+    return f"{runs}; {plain / measured[form]:.2f} times as fast as one unit after the other at its best"
 
 
 def _cost(block: PlanBlock) -> int:

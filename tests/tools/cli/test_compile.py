@@ -270,6 +270,7 @@ def test_several_mini_batches_are_trained_on_and_checked(edbc, compiled: Path, t
 
     assert result.exit_code == 0, result.output
     assert plan.trained_on.instances == 96
+    assert f"on the same 3 graphs, where this one needs {plan.policy.training['batches']}: agenda " in result.stdout
     assert plan.trained_on.nodes > 2 * read_plan(compiled / "plans" / "tree_lstm.yaml").trained_on.nodes
     assert edbc("check", path).exit_code == 0
 

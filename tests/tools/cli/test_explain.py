@@ -77,10 +77,13 @@ def test_a_model_that_cannot_run_is_a_note_with_inputs_too(edbc, compiled: Path,
 def test_a_model_file_is_compiled_in_memory(edbc, workspace: Path) -> None:
     """`edbc explain MODEL.py` explains without a plan and writes none."""
     before = sorted(workspace.rglob("*.yaml"))
-    result = edbc("explain", workspace / "models" / "tree_fc.py")
+    result = edbc("explain", workspace / "models" / "tree_fc.py", "--set", "hidden_size=4")
+    text = " ".join(result.output.split())
 
     assert result.exit_code == 0, result.output
-    assert "no plan was written" in " ".join(result.output.split())
+    assert text.startswith("tree_fc.py: with ")
+    assert "made-up instances (the model's sample, seed 0), back end" in text
+    assert "no plan was written" in text
     assert sorted(workspace.rglob("*.yaml")) == before
 
 
