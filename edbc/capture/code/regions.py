@@ -21,8 +21,8 @@ Definitions.
     lines as they were where there is none.
 (5) A region moves operations behind leaves that were evaluated after them. As operations only compute, nothing can
     tell, but for a leaf that changes what an operation read before it. So no operation that may have read a list moves
-    behind a leaf that does more than compute, and where tensors change in place (`record.functionalise`), code that
-    moves runs as the user wrote it. In helpers nothing moves.
+    behind a leaf that does more than compute, and where tensors change in place (`record.functionalise`), lines that
+    move operations run as the user wrote them. In helpers nothing moves.
 
 Time is that of the regions of a function times its names, once per function and choice of regions.
 """

@@ -208,7 +208,7 @@ class ModelView:
         """Names of the methods that are cells though nobody marked them (`code.automatic`), with path and method."""
         self.ragged = frozenset(ragged)
         """Classes whose leading size is a symbol (`capture.ragged`)."""
-        self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
+        self.copies = self._copies(self._chosen_of)
         """Of the functions that recordings run."""
         self._as_written: Copies | None = None
         self._relied: dict[str, _Contents] = {}
@@ -265,30 +265,38 @@ class ModelView:
             self._chosen[kind] = frozenset(name for name in of_kind if ":" in name)
         return self._chosen[kind]
 
-    def _outlined(self, kind: type | None, function: FunctionType) -> FunctionType:
-        """A method of a class, or a helper, with calls of the regions that are cells; any other function as it is."""
-        helper = self.regions.helper(function) if kind is None else None
-        kind = kind if helper is None else type(helper.module)
-        made = None if kind is None else self.regions.outlined(kind, function, self._chosen_of(kind))
-        return function if made is None else made
+    def _unmoved_of(self, kind: type) -> frozenset[str]:
+        """Those of them that move no operations."""
+        found = {name: self.regions.find(kind, name) for name in self._chosen_of(kind)}
+        return frozenset(name for name, region in found.items() if region is not None and not region.moves)
 
-    def _regions_of(self, kind: type) -> dict[str, Any]:
-        """What these calls call, by name."""
-        regions = {name: self.regions.find(kind, name) for name in self._chosen_of(kind)}
-        return {name: region.function for name, region in regions.items() if region is not None}
+    def _copies(self, chosen_of: Callable[[type], frozenset[str]]) -> Copies:
+        """Of the functions that recordings run, with calls of some regions."""
+
+        def outlined(kind: type | None, function: FunctionType) -> FunctionType:
+            """A method of a class, or a helper, with calls of these; any other function as it is."""
+            helper = self.regions.helper(function) if kind is None else None
+            kind = kind if helper is None else type(helper.module)
+            made = None if kind is None else self.regions.outlined(kind, function, chosen_of(kind))
+            return function if made is None else made
+
+        def regions_of(kind: type) -> dict[str, Any]:
+            """What these call, by name."""
+            regions = {name: self.regions.find(kind, name) for name in chosen_of(kind)}
+            return {name: region.function for name, region in regions.items() if region is not None}
+
+        return Copies(outlined, regions_of, bool(self.ragged))
 
     def moving(self, kind: type) -> Iterator[str]:
         """Names of a class's methods in which regions move operations."""
-        for chosen in self._chosen_of(kind):
-            region = self.regions.find(kind, chosen)
-            if region is not None and region.moves:
-                yield chosen.rpartition(":")[0]
+        for chosen in self._chosen_of(kind) - self._unmoved_of(kind):
+            yield chosen.rpartition(":")[0]
 
     @property
     def copies_as_written(self) -> Copies:
-        """Copies without regions, for recorders that keep books (`code.regions`, definition (5))."""
+        """Copies in which nothing moves, for recorders that keep books (`code.regions`, definition (5))."""
         if self._as_written is None:
-            self._as_written = Copies(symbolic=bool(self.ragged))
+            self._as_written = self._copies(self._unmoved_of)
         return self._as_written
 
     def follow_code(self) -> bool:
@@ -305,7 +313,7 @@ class ModelView:
                 self.automatic.pop(name, None)
                 self.given_up[name] = broken[name] or f"the code of {name.partition(':')[0]}"
         self._chosen, self._spare, self._as_written = {}, {}, None
-        self.copies = Copies(self._outlined, self._regions_of, bool(self.ragged))
+        self.copies = self._copies(self._chosen_of)
         return True
 
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:

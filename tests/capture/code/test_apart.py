@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from helpers import bound, captured, require_eager, same_graph, seeded
+from helpers import bound, captured, counts, require_eager, same_graph, seeded
 from torch import Tensor, nn
 from torch.autograd import Variable
 
 from edbc.capture.code.closed import Closed
 from edbc.capture.code.regions import Regions
+from edbc.capture.code.shadow import recording_shadow
+from edbc.capture.forward.build import capture
+from edbc.run.session import Net
 
 SIZE = 4
 
@@ -158,3 +162,36 @@ def test_what_does_not_fit_is_refused_as_torch_does() -> None:
 
     with pytest.raises(RuntimeError, match="shape"):
         captured(seeded(Wide), [[torch.randn(SIZE)]])
+
+
+class Moves(Base):
+    """Lines that move operations, lines that move none, and changes of what others have."""
+
+    def other(self, x: Tensor, log: list[int]) -> Tensor:
+        log.append(1)
+        return x * 2
+
+    def forward(self, xs: list[Tensor]) -> list[Tensor]:
+        found = []
+        total = torch.sigmoid(self.gate(xs[0])) * 2
+        for x in xs:
+            h = torch.tanh(self.step(x)) * 2 + self.other(x, [])
+            found += [h, total[1:]]
+            r = torch.relu(self.gate(h)) * total
+            total += r
+            h *= 2
+        return [*found, total]
+
+
+def test_lines_that_move_nothing_are_cells_where_tensors_change() -> None:
+    model = seeded(Moves)
+    instances = [[torch.randn(SIZE) for _ in range(2 + i % 3)] for i in range(6)]
+    regions = Regions(model, Closed(model)).of_method(Moves, Moves.forward)
+    assert [region.moves for region in regions.values()] == [False, True, False]
+    plan = bound(model, instances).plan
+    net = Net(replace(plan, automatic={name: region.location for name, region in regions.items()}), model)
+    for batch in (instances, instances[::-1], instances[:1]):
+        require_eager(net, batch)
+    shadow, recorder = recording_shadow(net.view, net.table)
+    graph = capture(shadow, recorder, instances).graph
+    assert {name for name in counts(graph) if name.startswith("forward")} == {"forward_1", "forward_3"}
