@@ -380,8 +380,9 @@ class Recorder:
         """Of how many keys `forward` was tried (`ragged.together`)."""
         self.read_forwards = self.found_forwards = 0
         """How many instances were looked at for that, and of how many forward was known."""
-        self.unread_names: dict[tuple[str, ...], frozenset[str]] = {}
-        """Of dicts with these names, those by which no kept forward has read anything (`ragged.together`)."""
+        self.unread_names: dict[Any, frozenset[Any]] = {}
+        """Of dicts with these names, those by which no kept forward has read anything; and of instances that are tuples
+        of a class and length, in which places (`ragged.together`)."""
         self.not_kept: dict[Any, set[tuple[int, ...]]] = {}
         """Sizes at which what calls of a key record could not be kept."""
         self.kept_wholes: list[Lazy] = []

@@ -5,12 +5,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep
+from edbc.capture.ragged.symbols import METHODS
 from edbc.capture.standins.nests import rebuilt
 
 if TYPE_CHECKING:
@@ -53,6 +54,31 @@ def _of_all(name: str) -> Callable[..., Any]:
 for _name in ("values items copy pop popitem setdefault update clear __eq__ __ne__ __or__ __ror__ __ior__ __repr__ "
               "__reduce_ex__ __setitem__ __delitem__").split():  # fmt: skip
     setattr(Noted, _name, _of_all(_name))
+
+
+class Unseen:
+    """Stands for an item of a tuple that nobody has asked anything so far: it notes that somebody does, and raises
+    CannotKeep."""
+
+    __slots__ = ("is_seen",)
+
+
+def _see(self: Unseen, *_: Any, **__: Any) -> NoReturn:
+    object.__setattr__(self, "is_seen", True)
+    raise CannotKeep
+
+
+for _name in (*METHODS, "getattribute", "setattr", "len", "iter", "next", "contains", "getitem", "setitem", "call",
+              "complex", "matmul", "rmatmul", "enter", "array"):  # fmt: skip
+    setattr(Unseen, f"__{_name}__", _see)
+
+
+def is_seen(item: Unseen) -> bool:
+    """Whether somebody has asked it."""
+    try:
+        return bool(object.__getattribute__(item, "is_seen"))
+    except AttributeError:
+        return False
 
 
 class Shown:

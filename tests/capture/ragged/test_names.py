@@ -52,6 +52,22 @@ READS = {
     "pop": "h.sum(0) * it.pop('scale')",
 }
 
+OF_TUPLES = {
+    "multiplied": "h.sum(0) * scale",
+    "now and then": "h.sum(0) * scale if len(h) > 4 else h.sum(0)",
+    "by place": "h.sum(0) * it[2]",
+    "its kind": "h.sum(0) * (2.0 if isinstance(scale, float) and scale > 0.5 else 1.0)",
+    "whether it is any": "h.sum(0) * (1.0 if scale is None else 2.0)",
+    "a text": "h.sum(0) * (2.0 if key.startswith('0.1') else 1.0)",
+    "written out": "h.sum(0) * float(f'{scale}')",
+    "an index": "h[label % len(h)]",
+    "a tensor's": "nn.functional.cross_entropy(h.sum(0)[None], label.view(1))",
+    "given on": "scaled(h.sum(0), *it[2:3])",
+    "returned": "{'sum': h.sum(0), 'of': scale}",
+    "a loop": "h.sum(0) * sum(x for x in it if isinstance(x, float))",
+    "equal": "h.sum(0) * (2.0 if label == 3 else 1.0)",
+}
+
 
 def instance(rng: Random) -> dict[str, Any]:
     """Words, a number, and what people have beside it."""
@@ -61,23 +77,34 @@ def instance(rng: Random) -> dict[str, Any]:
             "kids": [[rng.randrange(9)] * rng.randint(0, 2) for _ in range(rng.randint(1, 3))]}  # fmt: skip
 
 
-def net_of(result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Net:
-    model = model_of_text(TEXT.format(vocab=VOCAB, hidden=HIDDEN, result=result), tmp_path, monkeypatch).eval()
+def of_tuple(rng: Random) -> tuple[Any, ...]:
+    """The same as a tuple."""
+    one = instance(rng)
+    return one["id"], one["words"], one["scale"], one["label"]
+
+
+def net_of(result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any = instance) -> Net:
+    text = TEXT if make is instance else TEXT.replace('it["words"]', "words")
+    text = (
+        text if make is instance else text.replace("        h =", "        key, words, scale, label = it\n        h =")
+    )
+    model = model_of_text(text.format(vocab=VOCAB, hidden=HIDDEN, result=result), tmp_path, monkeypatch).eval()
     rng = Random(0)
-    net = bound(model, [instance(rng) for _ in range(6)], cells="auto", rows=True)
+    net = bound(model, [make(rng) for _ in range(6)], cells="auto", rows=True)
     with torch.no_grad():
         for _ in range(LOOKS + 2):
-            net([instance(rng) for _ in range(3)])
+            net([make(rng) for _ in range(3)])
     return net
 
 
-def test_what_is_not_read_tells_nothing_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("make", [instance, of_tuple])
+def test_what_is_not_read_tells_nothing_apart(make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A forward is kept for all instances, whatever else they bring."""
-    net = net_of("h.sum(0)", tmp_path, monkeypatch)
+    net = net_of("h.sum(0)", tmp_path, monkeypatch, make)
     before = len(kept_forwards(net))
     for seed in range(3):
         rng = Random(seed)
-        require_eager(net, net.model, [instance(rng) for _ in range(6)])
+        require_eager(net, net.model, [make(rng) for _ in range(6)])
     assert len(kept_forwards(net)) == before < 8
     assert any(type(known) is KeptCall for known in kept_forwards(net))
 
@@ -97,6 +124,20 @@ def test_what_is_read_does(name: str, tmp_path: Path, monkeypatch: pytest.Monkey
                     result, expected = result["sum"], expected["sum"]
                 torch.testing.assert_close(result, expected)
         assert [sorted(one) for one in ours] == [sorted(one) for one in theirs]
+
+
+@pytest.mark.parametrize("name", OF_TUPLES)
+def test_what_is_asked_of_a_tuple_does(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = net_of(OF_TUPLES[name], tmp_path, monkeypatch, of_tuple)
+    for seed in range(3):
+        rng = Random(seed)
+        instances = [of_tuple(rng) for _ in range(6)]
+        with torch.no_grad():
+            for result, expected in zip(net(instances), [net.model(one) for one in instances], strict=True):
+                if name == "returned":
+                    assert result["of"] == expected["of"]
+                    result, expected = result["sum"], expected["sum"]
+                torch.testing.assert_close(result, expected)
 
 
 def test_every_way_to_a_value_is_noted() -> None:

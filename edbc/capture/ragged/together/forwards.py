@@ -65,8 +65,8 @@ from edbc.capture.ragged.value import Drawn, Ragged
 from edbc.capture.ragged.whole.function import CHUNK, packed
 from edbc.capture.ragged.whole.recipes import WorkedOut
 from edbc.capture.ragged.whole.runs import pairs_of, pairs_of_cells, size_of_rows
-from edbc.capture.standins.nests import inside
-from edbc.capture.standins.shown import Noted, Shown
+from edbc.capture.standins.nests import inside, rebuilt
+from edbc.capture.standins.shown import Noted, Shown, Unseen, is_seen
 from edbc.capture.standins.standin import Lazy
 from edbc.capture.standins.unread import settle
 
@@ -123,6 +123,11 @@ class Forwards:
 
     def _read(self, numbers: Sequence[int]) -> None:
         self.rec.read_forwards += len(numbers)
+        for i in numbers:
+            item = self.instances[i]
+            if isinstance(item, tuple) and (type(item), len(item)) not in self.rec.unread_names:
+                places = [k for k, x in enumerate(item) if _may_be_unseen(x)] if self.notes else ()
+                self.rec.unread_names[type(item), len(item)] = frozenset(places)
         for group, places in read(self.rec, self.shadow.training, [self.instances[i] for i in numbers]):
             members = [numbers[place] for place in places]
             self.groups.append((group, members))
@@ -334,15 +339,21 @@ class Forwards:
                     rec.put_caches_back()
                     if of is instance:
                         return self.function(self.shadow, of)
-                    shown = _Shown(rec, leaves, group.integers, group.lengths, of, self.notes)
-                    made = [self.function(self.shadow, shown.of(instance))]
-                    settle(rec.unread, made)
-                    shown.require_unchanged()
-                    result, known = _returned(made.pop()), {**rec.unread_names}
-                    shown.tell_unread()
-                    if rec.unread_names != known:
-                        self._read_anew()
-                    return result
+                    shown, known = (
+                        _Shown(rec, leaves, group.integers, group.lengths, of, self.notes),
+                        {**rec.unread_names},
+                    )
+                    has_failed = True
+                    try:
+                        made = [self.function(self.shadow, shown.of_instance(instance))]
+                        settle(rec.unread, made)
+                        shown.require_unchanged()
+                        result, has_failed = _returned(made.pop()), False
+                        return result
+                    finally:
+                        shown.tell_unread(has_failed)
+                        if rec.unread_names != known:
+                            self._read_anew()
 
                 args, begin, before = (given, instance), rec.place(), self._taken_off()
                 known = rec.functions.get(group.key)  # which an instance does not fit for its sizes, or its indices
@@ -413,8 +424,15 @@ class Forwards:
 
 def _returned(item: Any) -> Any:
     """What forward returned, with what leaves in the place of what stands for values by way of others."""
+    if type(item) is Unseen:
+        bool(item)  # which it notes
     is_other = issubclass(type(item), Lazy) and type(item) is not Ragged
     return item.returned() if is_other else inside(_returned, dict(item) if type(item) is Noted else item)
+
+
+def _may_be_unseen(item: Any) -> bool:
+    """Whether an item of a tuple is a number, a text or an array, or a tensor of one number: an id, a label."""
+    return type(item) in (str, bytes, int, float, np.ndarray) or (type(item) is torch.Tensor and item.numel() == 1)
 
 
 class _Taken(NamedTuple):
@@ -716,6 +734,9 @@ class _Shown(Shown):
         """The rows of these leaves, None for indices."""
         self.grids = {id(leaf.tensor): leaf for leaf in leaves if type(leaf) is Grid}
         self.noted: list[Noted] = []
+        self.unseen: dict[Any, Unseen] = {}
+        """By place."""
+        self.places: Any = None
         rows, indices = iter(given.rows), iter(given.indices)
         for leaf in leaves:
             if type(leaf) is Grid:
@@ -755,14 +776,28 @@ class _Shown(Shown):
             self.noted.append(found := Noted(found))
         return found
 
-    def tell_unread(self) -> None:
-        """Let the recorder know which names of dicts nobody has read: they are not to tell instances apart from now on,
-        until somebody does read them."""
-        read: dict[tuple[str, ...], set[str]] = {}
+    def of_instance(self, instance: Any) -> Any:
+        """The instance."""
+        self.places = (type(instance), len(instance)) if isinstance(instance, tuple) else None
+        unread = self.rec.unread_names.get(self.places)
+        if not unread:
+            return self.of(instance)
+        self.unseen = {k: Unseen() for k in unread}
+        return rebuilt(instance, [self.unseen[k] if k in unread else self.of(x) for k, x in enumerate(instance)])
+
+    def tell_unread(self, has_failed: bool) -> None:
+        """Let the recorder know what nobody has read: that is not to tell instances apart from now on, until somebody
+        does read it. A forward that failed may have read more; by nothing that it asked, by all that was unseen."""
+        unread = self.rec.unread_names
+        read: dict[Any, set[str]] = {}
         for noted in self.noted:
             read.setdefault((*noted,), set()).update(noted.read)
         for names, of in read.items():
-            self.rec.unread_names[names] = self.rec.unread_names.get(names, frozenset(names)) - of
+            if names in unread or not has_failed:
+                unread[names] = unread.get(names, frozenset(names)) - of
+        if self.unseen:
+            seen = {k for k, item in self.unseen.items() if is_seen(item)}
+            unread[self.places] = unread[self.places] - (self.unseen.keys() if has_failed and not seen else seen)
 
     def like(self, size: int, of: int) -> Ragged | Size:
         """Rows that are so many, or the symbol of the size of indices."""

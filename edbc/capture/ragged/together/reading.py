@@ -8,7 +8,8 @@ Definitions.
     those of other leaves, an adjacency matrix say, is a *grid*: its key tells which. Of an object that is what
     closed code may read of it (`code.closed.Closed.fields`), and which earlier one it is; an integer there that is a
     leaf's size is that size, and so is a tensor of one integer that is an earlier leaf's, which is then no leaf. What
-    a dict has by names that no forward has read so far (`forwards._Shown`) is no part of an instance.
+    a dict has by names that no forward has read so far, and in an instance that is a tuple what no forward has asked
+    anything (`forwards._Shown`), is no part of an instance.
 (2) A *group* are instances of one key. What stands in one place of all their nests is a *column*, looked at by calls
     that loop in C. Instances are taken for one group until a column shows that they are not; then they are read anew,
     those that are equal there together. So what is found of an instance does not depend on others.
@@ -205,11 +206,15 @@ class _Reader:
                     raise _NotKeyed
                 parts += (names := _one([*map(tuple, items)]))
                 unread = self.rec.unread_names.get(names)
-                if unread:
-                    parts.append(unread)
-                    items = [[x for name, x in item.items() if name not in unread] for item in items]
-                else:
-                    items = [item.values() for item in items]
+                items = [item.values() for item in items]
+            else:
+                names, unread = (
+                    range(len(items[0])),
+                    None if depth else self.rec.unread_names.get((kind, len(items[0]))),
+                )
+            if unread:
+                parts.append(unread)
+                items = [[x for name, x in zip(names, item, strict=True) if name not in unread] for item in items]
             for column in zip(*items, strict=True):
                 self.column(column, depth + 1)
             return None
