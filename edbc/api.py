@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from edbc.base.files import found_at, require_target, write_text
-from edbc.errors import EdbcError, InputError, PlanError
+from edbc.errors import EdbcError, InputError, PlanError, warn_caller
 from edbc.plan.plan import BatchCost, Guard, Plan
 from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan, read_any_plan
@@ -41,6 +40,9 @@ class LoadedPlan:
     plan: Plan | StaticPlan
     path: Path
 
+    def __repr__(self) -> str:
+        return f"<edbc plan {self.path} of {self.plan if isinstance(self.plan, Plan) else self.plan.model.path}>"
+
     def _of_batches(self, doing: str) -> Plan:
         """The plan, for what only plans of batches can do. Raises PlanError for one of stages."""
         if isinstance(self.plan, StaticPlan):
@@ -52,7 +54,7 @@ class LoadedPlan:
 
     def bind(
         self,
-        model: nn.Module | None = None,
+        model: nn.Module | str | Path | None = None,
         *,
         force: bool = False,
         strict: bool = False,
@@ -71,8 +73,8 @@ class LoadedPlan:
         Where the plan says `run: eager` a call runs the model on one instance after the other, unless the model is in
         training mode, or `force` is given; where it says `alone: eager`, a call with one instance does.
 
-        Without `model`, the plan's model file is imported (which executes it; its hash is compared first) and built.
-        `building` then says how: `config`, `device`, `dtype`, `weights`, `model` (another file) and
+        Without `model`, the plan's model file, or with the name of another that one, is imported (which executes it;
+        its hash is compared first) and built. `building` then says how: `config`, `device`, `dtype`, `weights` and
         `trust_changed_model` of `edbc.tools.running.Setting`. Raises StaleError when the model file changed, when
         the plan requires what is not here, and when its cells are not the model's. Repeated structures are captured
         once when the file of the model's class has a `structure_key`.
@@ -86,6 +88,8 @@ class LoadedPlan:
 
         options: dict[str, Any] = {"force": force, "strict": strict, "policy": policy, "layout": layout,
                                    "backend": backend, "recompute": recompute}  # fmt: skip
+        if isinstance(model, str | Path):
+            building["model"], model = str(model), None
         if isinstance(self.plan, StaticPlan):
             from edbc.tools.staged.net import bind_static
 
@@ -99,7 +103,7 @@ class LoadedPlan:
             return net
         from edbc.tools.running import Setting, bind_plan
 
-        return bind_plan(self.path, self.plan, Setting(**options, **building), warnings.warn).net
+        return bind_plan(self.path, self.plan, Setting(**options, **building), warn_caller).net
 
     def run(self, inputs: Sequence[str | Path] = (), **options: Any) -> Report | StaticReport:
         """Run instances and report, as `edbc run` does; `options` are the fields of `edbc.tools.running.Setting`.
@@ -113,9 +117,9 @@ class LoadedPlan:
         if isinstance(self.plan, StaticPlan):
             from edbc.tools.staged.running import run_static
 
-            report = run_static(self.path, self.plan, setting, options.get("batch_size"), warnings.warn)
+            report = run_static(self.path, self.plan, setting, options.get("batch_size"), warn_caller)
         else:
-            report = run_plan(self.path, setting, warnings.warn)
+            report = run_plan(self.path, setting, warn_caller)
         if report.parity is not None:
             report.parity.require()
         return report
@@ -167,7 +171,7 @@ class LoadedPlan:
         from edbc.tools.training import Setting, Training
 
         self._of_batches("training")
-        training = Training(self.path, model, Setting(output, inputs, dev, **setting), warnings.warn)
+        training = Training(self.path, model, Setting(output, inputs, dev, **setting), warn_caller)
         for event in training.run():
             watch(event)
         return training.history

@@ -15,6 +15,10 @@ code  meaning
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+
 LONGEST = 1_000
 """Characters of somebody's text in a message."""
 
@@ -116,6 +120,14 @@ class RunsEagerly(UserWarning):
 
 class SlowTransfer(UserWarning):
     """Receiving mini-batches from workers takes longer than capturing them here would."""
+
+
+def warn_caller(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line of the user's code that called edbc."""
+    own, level, frame = os.path.dirname(os.path.abspath(__file__)) + os.sep, 1, sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, category, level)
 
 
 class UnsupportedError(EdbcError):

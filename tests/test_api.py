@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -33,6 +34,27 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> edbc.LoadedPlan:
     run("new", folder / "trees.py")
     return edbc.compile(folder / "trees.py", folder / "plans" / "trees.yaml", config={"hidden_size": 8}, trials=50,
                         encoding="sort", report=folder / "page.html")  # fmt: skip
+
+
+def test_what_is_shown_of_a_plan_is_a_line(loaded: edbc.LoadedPlan) -> None:
+    """Not all of its tables, in a notebook or a log: which plan, of what, and its counts."""
+    told = r"\.\./trees\.py: 2 types, policy fsm; 310 nodes in 12 batches, lower bound 12>"
+    assert re.fullmatch(rf"<edbc plan .*trees\.yaml of {told}", repr(loaded))
+    assert re.fullmatch(rf"<edbc net of {told}", repr(loaded.bind()))
+
+
+def test_another_model_file_is_bound_by_its_name(loaded: edbc.LoadedPlan, tmp_path: Path) -> None:
+    """As `--model` does; its hash is compared."""
+    model = loaded.path.parent.parent / "trees.py"
+    other = tmp_path / "other.py"
+    other.write_text(model.read_text() + "\n# changed\n")
+    for name in (model, str(model)):
+        assert len(loaded.bind(name)([])) == 0
+    with pytest.raises(StaleError, match=r"other\.py: expected the model file that the plan was compiled from"):
+        loaded.bind(other)
+    with pytest.warns(UserWarning, match="trusted because of") as told:
+        assert loaded.bind(other, trust_changed_model=True)([]) == []
+    assert told[0].filename == __file__
 
 
 def test_what_the_caller_draws_goes_on(loaded: edbc.LoadedPlan, tmp_path: Path) -> None:

@@ -192,6 +192,13 @@ class Plan:
     guards: dict[str, Guard]
     """By metric."""
 
+    def __str__(self) -> str:
+        types, training = len(self.types), self.policy.training
+        how = "run: eager" if self.run is not None else f"policy {self.policy.kind}"
+        bound = f"{training.get('batches', '?')} batches, lower bound {training.get('lower_bound', '?')}"
+        told = f"{types} type{'s' * (types != 1)}, {how}; {self.trained_on.nodes:,} nodes in {bound}"
+        return f"{self.model.path}: {told}"
+
     @property
     def is_of_object(self) -> bool:
         """Whether it was compiled from an object in memory, so that there is no model file."""

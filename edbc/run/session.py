@@ -14,7 +14,6 @@ import re
 import sys
 import threading
 import time
-import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -71,6 +70,7 @@ from edbc.errors import (
     StaleError,
     Unplanned,
     UnsupportedError,
+    warn_caller,
 )
 from edbc.native.memory import MemoryErrors
 from edbc.plan.plan import Plan, PlanCell
@@ -287,6 +287,9 @@ class Net:
         """As `ModelView.require_unchanged` wants them to stay."""
         self._of_mode = {(self._training(), autocast): self}
 
+    def __repr__(self) -> str:
+        return f"<edbc net of {self.plan}>"
+
     def __call__(self, instances: Sequence[Any]) -> list[Any]:
         """What `model(instance)` returns for each instance, in order, as tensors that own their memory.
 
@@ -346,7 +349,7 @@ class Net:
         if not self._has_told_eager and self.plan.run is not None:
             self._has_told_eager = True
             why = self.plan.run.eager
-            warnings.warn(f"the plan says run: eager, because {why}; bind with force=True to batch", RunsEagerly, 4)
+            warn_caller(f"the plan says run: eager, because {why}; bind with force=True to batch", RunsEagerly)
 
     def run_eagerly(self, instances: Sequence[Any]) -> list[Any]:
         """What a call returns, by the model itself."""
@@ -878,7 +881,7 @@ class Net:
         is_marked = node_type.op.startswith("cell ") and node_type.op.removeprefix("cell ") not in self.view.automatic
         if is_marked and self.table.planned(kind) is None and not self._has_warned:
             self._has_warned = True
-            warnings.warn(f"{unseen} and runs generically; compile again on instances that contain it", Unplanned, 2)
+            warn_caller(f"{unseen} and runs generically; compile again on instances that contain it", Unplanned)
 
     def cell(self, entry: Entry) -> CellGraph:
         """The operation graph of a type, from the model's own code."""

@@ -93,13 +93,6 @@ class ModelObject:
 class CompiledNet(Net):
     """What `edbc.compile` gives for an object: a net, callable on lists of instances, that can explain itself."""
 
-    def __repr__(self) -> str:
-        plan, training = self.plan, self.plan.policy.training
-        how = "run: eager" if plan.run is not None else f"policy {plan.policy.kind}"
-        bound = f"{training.get('batches', '?')} batches, lower bound {training.get('lower_bound', '?')}"
-        nodes = f"{plan.trained_on.nodes:,} nodes in {bound}"
-        return f"<edbc net of {plan.model.path}: {count(len(plan.types), 'type')}, {how}; {nodes}>"
-
     def explain(self, instances: Sequence[Any] | None = None) -> Explanation:
         """What batches with what and why, on these instances or those that it was compiled on."""
         from edbc.tools.explain.explanation import explain_net

@@ -279,10 +279,13 @@ def recorded(calls: Sequence[Callable[[], Any]]) -> Iterator[bool]:
 
 
 def test_a_bound_net_runs_the_model_itself_and_says_so_once(net: Net, plan: Path) -> None:
-    """Calls and streams; training was not what was measured. With force all of them batch."""
+    """Calls and streams; training was not what was measured. With force all of them batch. The warning is at the line
+    of the caller."""
     with pytest.warns(RunsEagerly) as told:
         assert list(recorded(in_all_ways(net))) == [False, False, True]
-    assert len(told) == 1
+    with pytest.warns(RunsEagerly) as of_stream:
+        list(edbc.load(plan).bind().stream([1, 2]))
+    assert [one.filename for one in (*told, *of_stream)] == [__file__] * 2
     with warnings.catch_warnings():
         warnings.simplefilter("error", RunsEagerly)
         assert list(recorded(in_all_ways(edbc.load(plan).bind(force=True)))) == [True, True, True]
