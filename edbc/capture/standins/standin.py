@@ -323,7 +323,8 @@ class Symbol:
 
     def __getitem__(self, index: Any) -> Any:
         index, of = as_python_has_it(index), self
-        parts = _in_two(index) if type(index) is tuple and int in map(type, index) else None
+        kinds = set(map(type, index)) if type(index) is tuple else ()
+        parts = _in_two(index) if int in kinds and not _SEEN.issuperset(kinds) else None
         if parts is not None:
             seen, index = parts
             of = self.rec.function(torch.Tensor.__getitem__, (self, seen), {})
@@ -478,6 +479,7 @@ def _in_two(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]] |
 
 
 _ALL = slice(None)
+_SEEN = frozenset((int, slice, type(None), type(...)))
 
 
 def _as_bound(item: Any) -> Any:

@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 
 from edbc.base.kept import Kept
-from edbc.capture.ragged.whole.function import functions_of
 from edbc.capture.record.table import Operation
 from edbc.capture.semantics.shapes import of_rows
 from edbc.cells.arrays.kernel import Field, Loops, forward_loops, gradient_loops
@@ -45,7 +44,7 @@ class RunKernel:
         self.function, self.segmented = function, segmented
         self.slots = operation.slots[: len(function.places) + function.has_marks]
         seen = tuple([(slot.base, slot.views) for slot in self.slots])
-        self._loops = _LOOPS.of((function.text, functions_of(function.root), seen, torch.get_default_dtype()), dict)
+        self._loops = _LOOPS.of((function.text, function.root.functions, seen, torch.get_default_dtype()), dict)
 
     @property
     def is_native(self) -> bool:

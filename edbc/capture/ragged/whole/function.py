@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -34,17 +35,30 @@ Products = tuple[tuple[int, int, int], ...]
 """Symbols that are products, and of which two."""
 
 
-class Apply(NamedTuple):
-    """Definition (2): a function of a template, whose holes are leaves."""
-
+class _Call(NamedTuple):
     function: Callable[..., Any]
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def __repr__(self) -> str:
+
+class Apply(_Call):
+    """Definition (2): a function of a template, whose holes are leaves. What it is made of is asked of each value that
+    is computed of it, and told once."""
+
+    @cached_property
+    def text(self) -> str:
+        """How it is written."""
         arguments = [_text(a) for a in self.args] + [f"{k}={_text(v)}" for k, v in self.kwargs.items()]
         return f"{self.name}({', '.join(arguments)})"
+
+    @cached_property
+    def functions(self) -> tuple[Any, ...]:
+        """Its own, and those of the expressions in it: with the text they say what it computes."""
+        return self.function, *[f for part in (*self.args, *self.kwargs.values()) for f in _functions_of(part)]
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 def _text(item: Any) -> str:
@@ -53,7 +67,7 @@ def _text(item: Any) -> str:
     if type(item) in (tuple, list):
         inner = ", ".join(map(_text, item))
         return f"[{inner}]" if type(item) is list else f"({inner})"
-    return repr(item) if type(item) is Apply else item_text(item)
+    return item.text if type(item) is Apply else item_text(item)
 
 
 def evaluated(item: Any, leaves: Sequence[Any], call: Callable[..., Any] | None = None) -> Any:
@@ -68,11 +82,15 @@ def evaluated(item: Any, leaves: Sequence[Any], call: Callable[..., Any] | None 
 
 def renumbered(item: Any, numbers: Sequence[int]) -> Any:
     """The expression with leaf `numbers[i]` in the place of leaf i."""
-    if type(item) is Hole:
-        return Hole(numbers[item.index])
-    if type(item) is Apply:
-        return Apply(item.function, item.name, *renumbered((item.args, item.kwargs), numbers))
-    return inside(lambda x: renumbered(x, numbers), item)
+
+    def anew(item: Any) -> Any:
+        if type(item) is Hole:
+            return Hole(numbers[item.index])
+        if type(item) is Apply:
+            return Apply(item.function, item.name, *anew((item.args, item.kwargs)))
+        return inside(anew, item)
+
+    return item if all(i == number for i, number in enumerate(numbers)) else anew(item)
 
 
 def has_numbers(item: Any) -> bool:
@@ -84,11 +102,10 @@ def has_numbers(item: Any) -> bool:
     return any(map(has_numbers, item)) if type(item) in (tuple, list) else type(item) is int and abs(item) > 1
 
 
-def functions_of(item: Any) -> tuple[Any, ...]:
-    """The functions of an expression: with its text they say what it computes."""
+def _functions_of(item: Any) -> tuple[Any, ...]:
     if type(item) is Apply:
-        return (item.function, *[f for part in (*item.args, *item.kwargs.values()) for f in functions_of(part)])
-    return tuple([f for part in item for f in functions_of(part)]) if type(item) in (tuple, list) else ()
+        return item.functions
+    return tuple([f for part in item for f in _functions_of(part)]) if type(item) in (tuple, list) else ()
 
 
 @dataclass(frozen=True, eq=False)

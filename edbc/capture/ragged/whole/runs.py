@@ -31,7 +31,6 @@ from edbc.capture.ragged.whole.function import (
     Apply,
     RunFunction,
     evaluated,
-    functions_of,
     has_numbers,
     length,
     only,
@@ -196,7 +195,7 @@ _EVALUATED: dict[Any, type[Evaluated]] = {}
 
 
 def _evaluated_by(root: Any, places: tuple[int, ...]) -> type[Evaluated]:
-    key = repr(root), functions_of(root), places
+    key = root.text, root.functions, places
     known = _EVALUATED.get(key)
     if known is None:
         told = {"root": root, "places": places, "__qualname__": f"Evaluated[{key[0]}; along {places}]"}
@@ -476,7 +475,7 @@ def _result(root: Apply, leaves: Leaves) -> Any:
     rec = leaves.rec
     if not leaves.rows:
         raise Unfit
-    key: Any = Pairs, repr(root), functions_of(root), tuple((r.row, r.at) for r in leaves.rows), tuple(leaves.symbols)
+    key: Any = Pairs, root.text, root.functions, tuple((r.row, r.at) for r in leaves.rows), tuple(leaves.symbols)
     key = *key, *leaves.products.items(), *leaves.are_one
     seen = rec.functions.get(key)
     if seen is None:
@@ -625,7 +624,7 @@ def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
     marks = [rec.number(bits, torch.int64) for bits in range(1, 1 << len(first_of))] if function.has_marks else []
     slots = (*[r.row for r in rows], *[m.slot for m in marks[:1]])
     operation = Operation("function", function.root.name, function, (tuple(map(Hole, range(len(slots)))), {}), slots)
-    key = function.text, functions_of(function.root), slots
+    key = function.text, function.root.functions, slots
     run = RunOf(operation, slot, at >= 0, key)
     parameters = rec.note_run(run), ONE if at < 0 else SEGMENTED, len(first_of), *symbols
     made = one_step(rec, RUN, parameters, [*[triple(r.refs) for r in rows], *[(m.ref, 0, 1) for m in marks]])
@@ -634,6 +633,8 @@ def _node(root: Apply, leaves: Leaves, seen: Seen, at: int) -> Any:
 
 def _of_others(root: Apply, leaves: Leaves) -> Apply:
     """The expression without leaves that only say how long others are: with the length of one of these."""
+    if length not in root.functions and triangle not in root.functions:
+        return root
     used = sorted(_holes(root))
     values = [i for i in used if leaves.rows[i].row.shape or leaves.rows[i].row.dtype is not torch.bool]
     instead = {i: next((k for k in values if leaves.symbols[k] == leaves.symbols[i]), i) for i in used}
