@@ -393,7 +393,10 @@ def run_plan(path: Path, setting: Setting, warn: Warn, tell: Tell = lambda text:
     """Bind and run. Outputs and timeline are written as the setting says; whether numbers agree is in the report."""
     plan = read_plan(path)
     require_targets(path, plan, setting)
-    report = _Running(bind_plan(path, plan, setting, warn), setting).run(str(path), tell)
+    running = _Running(bind_plan(path, plan, setting, warn), setting)
+    report = running.run(str(path), tell)
+    if setting.output is not None and report.stats.instances and not running.file.parts:
+        warn(f"{setting.output}: results hold no tensors, so nothing is in it")
     if setting.inputs and setting.limit != 0 and not report.stats.instances:
         warn(f"{', '.join(map(str, setting.inputs))}: the model file's load gave no instances, so nothing ran")
     return report

@@ -35,7 +35,6 @@ RUNS = 12
 """How many lengths of runs of segments are told."""
 BASELINES = ("depth", "agenda", "sufficient", "critical")
 """Fixed rules that a plan is shown beside."""
-SEARCH = "search"
 """Name of the best schedule that a beam search finds."""
 RULE = "(rule)"
 """State text of a batch that no state of the table chose."""
@@ -324,7 +323,7 @@ def other_schedules(graph: Graph) -> dict[str, tuple[tuple[int, int], ...]]:
     """What the plan is compared with, as (type, size) per batch: a beam search, then the fixed rules."""
     from edbc.schedule.learn.search import beam, is_small
 
-    found = {SEARCH: beam(graph)} if graph.num_nodes and is_small(graph) else {}
+    found = {"beam": beam(graph)} if graph.num_nodes and is_small(graph) else {}
     found |= {kind: run(graph, Policy(kind)) for kind in BASELINES}
     return {name: tuple((kind, len(nodes)) for kind, nodes in schedule.batches()) for name, schedule in found.items()}
 

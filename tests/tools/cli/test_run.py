@@ -113,6 +113,16 @@ def test_limit_takes_the_first_instances(edbc, compiled: Path, trees: Path) -> N
     assert (none.exit_code, json.loads(none.stdout)["instances"]) == (0, 0)
 
 
+def test_outputs_without_tensors_are_told(edbc, workspace: Path, trees: Path, tmp_path: Path) -> None:
+    """A forward that returns none (a forgotten return) leaves a file without outputs: a warning says so."""
+    plan, target = workspace / "plans" / "tree_lstm.yaml", tmp_path / "out.safetensors"
+    options = ("run", plan, "--input", trees, "--trust-changed-model", "--output", target)
+    assert "hold no tensors" not in edbc(*options).stderr
+    with (workspace / "models" / "tree_lstm.py").open("a") as file:
+        file.write("\n\nplain = TreeLSTM.forward\nTreeLSTM.forward = lambda self, tree: plain(self, tree) and None\n")
+    assert f"Warning: {target}: results hold no tensors, so nothing is in it" in edbc(*options).stderr
+
+
 def test_of_no_instances_nothing_is_claimed(edbc, compiled: Path) -> None:
     """No figures, and no parity of outputs that are not there."""
     plan = compiled / "plans" / "tree_lstm.yaml"
