@@ -87,6 +87,9 @@ NAMED = 1 << 30
 FEW = 96
 """Instances that are looked at in any case. Of later ones half must be of a key that came before, by how much they
 bring, or no other is: large ones come again less often, and recording them for others takes longest."""
+RECENT = 512
+"""Looks from which on earlier ones count half: where the same instances came a hundred times, as many new ones would
+have to come before nobody looks for them."""
 TOGETHER = 4
 """Attempts with a mini-batch's new keys at once, before each is tried alone."""
 
@@ -194,6 +197,9 @@ class Alike:
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""
+        if self.looked >= RECENT:
+            self._few, self.looked, self.found = 0, self.looked // 2, self.found // 2
+            self._looked_size, self._found_size = self._looked_size // 2, self._found_size // 2
         tells_masks = self._tells_masks
         column = read(instances, self._view.closed.fields, not tells_masks)
         self.looked += len(instances)

@@ -35,7 +35,6 @@ RUNS = 12
 """How many lengths of runs of segments are told."""
 BASELINES = ("depth", "agenda", "sufficient", "critical")
 """Fixed rules that a plan is shown beside."""
-"""Name of the best schedule that a beam search finds."""
 RULE = "(rule)"
 """State text of a batch that no state of the table chose."""
 

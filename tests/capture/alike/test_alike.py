@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from edbc.capture.alike import alike
-from edbc.capture.alike.alike import FEW
+from edbc.capture.alike.alike import FEW, RECENT
 from edbc.capture.alike.reading import MOST_ITEMS, read
 from edbc.capture.alike.steps import Step, written
 from edbc.errors import EdbcError, StaleError
@@ -636,6 +636,20 @@ def test_nothing_is_looked_at_where_nothing_recurs() -> None:
 
     assert not net.alike.pays
     assert len(net.alike._moulds) < 200
+
+
+def test_what_came_long_ago_says_little() -> None:
+    """Instances that came a hundred times are followed by new ones: as many need not come before nobody looks."""
+    serial, same = iter(range(10**6)), [(torch.ones(SIZE), number % 7) for number in range(16)]
+    net = bound(seeded(Varies), [(torch.ones(SIZE), -1)] * 4)
+    for _ in range(100):
+        net(same)
+    assert net.alike.pays
+    looked = 0
+    while net.alike.pays:
+        net([(torch.ones(SIZE), 100 + next(serial)) for _ in range(16)])
+        looked += 16
+    assert looked < RECENT
 
 
 # --- what forward computes of the instance alone -------------------------------------------------------------------
