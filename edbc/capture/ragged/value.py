@@ -179,6 +179,9 @@ class Drawn(NamedTuple):
         return size_of(self.num, sizes)
 
 
+_INTEGERS = {int}
+
+
 class Ragged(Lazy):
     """Definition (1)."""
 
@@ -236,8 +239,14 @@ class Ragged(Lazy):
         return iter(self.values())
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is int and self.at == 0 and self.rec.books is None and self.rec.flows:
-            return self.value(index)
+        rec, kind = self.rec, type(index)
+        if (kind is int or kind is list) and self.at == 0 and rec.books is None and rec.flows:
+            if kind is int:
+                return self.value(index)
+            if not rec.keeping and not rec.looks and {*map(type, index)} == _INTEGERS:  # as `views.gotten` does
+                taken = self.take(index)
+                taken.is_own = True
+                return taken
         return Lazy.__getitem__(self, index)
 
     def __setitem__(self, index: Any, value: Any) -> None:

@@ -48,3 +48,40 @@ def lists(rng: Random) -> list[torch.Tensor]:
 def test_either_length_may_be_the_longer(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = TEXT.format(vocab=VOCAB, hidden=HIDDEN, result=RESULTS[name])
     of_model(model_of_text(text, tmp_path, monkeypatch).double(), lists, rounds=1)
+
+
+LISTS = """
+import torch
+from torch import nn
+
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding({vocab}, {hidden}), nn.Linear({hidden}, {hidden})
+
+    def forward(self, instance):
+        words, lists = instance
+        h, found = torch.tanh(self.up(self.words(words))), []
+        for numbers in lists:
+            x = h[numbers]
+            x[0] = x[-1] * 2
+            found.append(torch.tanh(self.up(x.mean(0))) + h[numbers].sum(0))
+        return torch.stack(found).sum(0) + h.sum(0)
+"""
+
+
+def neighbours(rng: Random) -> tuple[torch.Tensor, list[list[int]]]:
+    """Words, and lists of their numbers, some counted from the end."""
+    count = rng.randint(1, 6)
+    words = torch.tensor([rng.randrange(VOCAB) for _ in range(count)])
+    return words, [[rng.randrange(-count, count) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 4))]
+
+
+def test_rows_by_lists_of_numbers_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of_text(LISTS.format(vocab=VOCAB, hidden=HIDDEN), tmp_path, monkeypatch).double()
+    net = of_model(model, neighbours)
+    words = torch.tensor([1, 2, 3])
+    for numbers in ([0, 3], [-4]):
+        with pytest.raises(IndexError, match="out of range"):
+            net([(words, [numbers])])
