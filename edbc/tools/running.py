@@ -93,10 +93,11 @@ class Setting:
     """Run forward in every epoch, in place of capturing each instance once (`edbc.capture.captured`)."""
 
     @property
-    def asks_for_batches(self) -> bool:
-        """Whether anything is asked for that only batched execution has."""
-        wishes = (self.force, self.verify, self.trace, self.policy, self.backend, self.strict)
-        return any(wishes) or self.front_end != "record"
+    def asks_for_batches(self) -> list[str]:
+        """The options that ask for what only batched execution has."""
+        wishes = {"force": self.force, "verify": self.verify, "trace": self.trace, "policy": self.policy,
+                  "backend": self.backend, "strict": self.strict, "front-end": self.front_end != "record"}  # fmt: skip
+        return [f"--{name}" for name, wish in wishes.items() if wish]
 
     def __post_init__(self) -> None:
         """Raise EdbcError for what no run can do."""
@@ -278,6 +279,8 @@ class Report:
             yield f"  ran eagerly, as the plan says: {why}; --force batches"
             yield f"  throughput   {_rate(s.instances, s.seconds.total):,.0f} instances/s"
             return
+        if self.net.plan.run is not None and how.asks_for_batches:
+            yield f"  batched for {', '.join(how.asks_for_batches)}, though the plan says run: eager"
         yield f"  batches      {s.batches:,} for {count(s.nodes, 'node')}; lower bound {s.lower_bound:,}"
         if s.shared_nodes or s.shared_parts:
             of_parts = f", and the eager parts of {s.shared_parts:,} more," if s.shared_parts else ""

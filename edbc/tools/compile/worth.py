@@ -129,8 +129,9 @@ def reason_of_new(instances: int, types: int) -> str:
 
 def reason(instances: int, nodes: int, batches: int) -> str:
     """Why batching does not pay, in figures that do not depend on a clock."""
+    each = f"{nodes / max(instances, 1):.0f}"
     return (
-        f"recording {nodes / max(instances, 1):.0f} nodes of an instance costs more than running "
+        f"recording {each} node{'s' * (each != '1')} of an instance costs more than running "
         f"{nodes / max(batches, 1):.1f} of them at a time saves"
     )
 

@@ -171,6 +171,8 @@ def test_run_goes_one_by_one_unless_batches_are_asked_for(plan: Path) -> None:
     assert [report["ran"] for report in how.values()] == ["eager", *["batched"] * 4]
     assert {report["instances"] for report in how.values()} == {40}
     assert how[()]["nodes"] == 0 < how["--force",]["nodes"]
+    told = command("run", plan, "--limit", 40, "--verify", "--policy", "agenda").stdout.splitlines()
+    assert told[1] == "  batched for --verify, --policy, though the plan says run: eager"
 
 
 def test_outputs_are_the_same_either_way(plan: Path, tmp_path: Path) -> None:
