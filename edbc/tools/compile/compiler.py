@@ -126,6 +126,8 @@ class Captured:
     """Some that nothing was learned from, where types do not run out (`tools.compile.decisions`, definition (6))."""
     split: bool = True
     """Whether eager parts are looked for."""
+    fresh: list[Any] = field(default_factory=list)
+    """The instances of validation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +248,7 @@ def _worth_of(compiled: Compiled, eager: Eager, stood: Plan | None, report: Prog
     if net.dtype is not torch.float32 or structure_cache(captured.file.module) is not None:
         return compiled
     report("gain", 0, 1, {"name": "batched and eager take turns"})
-    gains = gain_of(net, eager, captured.instances) if not captured.unseen else (
+    gains = gain_of(net, eager, captured.instances, captured.fresh) if not captured.unseen else (
         unseen_gain_of(net, eager, captured.unseen))  # fmt: skip
     found = replace(compiled, gain=statistics.median(gains))
     if is_eager_better(gains, None if stood is None else stood.run is not None):
@@ -345,7 +347,7 @@ def capture_for_compiling(
     return Captured(
         file, config, model, view, table, training[0], learned_on, held_out, segments[0], types, table_index,
         trained_on, found.automatic, found.ragged, fused_lines(table, types, table_index), tuple(sorted(sites)),
-        unseen,
+        unseen, fresh=list(itertools.chain(*fresh)),
     )  # fmt: skip
 
 

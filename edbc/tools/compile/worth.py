@@ -3,7 +3,8 @@
 (1) Eager and batched execution of the training mini-batch take turns: forward, without gradients, in float32 on the
     CPU, in one thread, mini-batches recorded so often before that asking for lines is over. As these are the same every
     time, instances are joined from records (`capture.alike.alike`) only if half of them are alike others among them,
-    and graphs of segments (`capture.forward.structures`), small ones that follow from values, are built anew each time.
+    and graphs of segments (`capture.forward.structures`), small ones that follow from values, are known as they are
+    when `others` have run, and not from the turn before.
     The *gain* is the median of eager's time over edbc's in the same turn. A first turn that gains CLEAR ends it, and
     so does the first one after those recordings that gains less than HOPELESS. One thread, because how many others
     have, and which other programs keep them waiting, is the machine's affair and not the plan's.
@@ -52,12 +53,19 @@ SECONDS = 3.0
 
 @torch_threads(1)
 @torch.no_grad()
-def gain_of(net: Net, eager: Eager, instances: Sequence[Any]) -> list[float]:
+def gain_of(net: Net, eager: Eager, instances: Sequence[Any], others: Sequence[Any] = ()) -> list[float]:
     """Eager's time over edbc's of every turn, definition (1)."""
+    structures = net.table.structures
+    if net.plan.reads:
+        with unchanged(others):
+            for first in range(0, len(others), len(instances)):
+                net.run(list(others[first : first + len(instances)]))
+    known = dict(structures)
 
     def batched() -> None:
         if net.plan.reads:
-            net.table.structures.clear()
+            structures.clear()
+            structures.update(known)
         net.run(list(instances))
 
     with unchanged(instances):

@@ -392,13 +392,15 @@ class Halting(nn.Module):
 
 
 def test_segments_are_none_that_the_turn_before_has_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Instances that come anew read other values: what is kept of the same mini-batch would be measured."""
+    """Instances that come anew read other values: what is kept of the same mini-batch would be measured. What others
+    have left is known."""
     net = bound(Halting(), [1, 2])
     known: list[int] = []
     run = Net.run
     monkeypatch.setattr(Net, "run", lambda self, *a: (known.append(len(self.table.structures)), run(self, *a))[1])
     monkeypatch.setattr("edbc.tools.compile.worth.LOOKS", 2)
-    gain_of(net, Eager(net.model), [1, 2, 3])
+    gain_of(net, Eager(net.model), [1, 2, 3], [4, 4, 4, 5])
 
-    assert set(known) == {0}
-    assert net.table.structures
+    of_others, *of_turns = known[1:]
+    assert 0 < of_others <= of_turns[0] < len(net.table.structures)
+    assert set(of_turns) == {of_turns[0]}
