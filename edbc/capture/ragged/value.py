@@ -179,6 +179,7 @@ class Drawn(NamedTuple):
         return size_of(self.num, sizes)
 
 
+_DIRECT = frozenset((int, slice, list))
 _INTEGERS = {int}
 
 
@@ -240,10 +241,15 @@ class Ragged(Lazy):
 
     def __getitem__(self, index: Any) -> Any:
         rec, kind = self.rec, type(index)
-        if (kind is int or kind is list) and self.at == 0 and rec.books is None and rec.flows:
+        if kind in _DIRECT and self.at == 0 and rec.books is None and rec.flows:
             if kind is int:
                 return self.value(index)
-            if not rec.keeping and not rec.looks and {*map(type, index)} == _INTEGERS:  # as `views.gotten` does
+            if rec.keeping or rec.looks:
+                pass
+            elif kind is slice:  # as `views.gotten` does
+                self.show()
+                return self.like(self.refs[index])
+            elif {*map(type, index)} == _INTEGERS:
                 taken = self.take(index)
                 taken.is_own = True
                 return taken
