@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -159,6 +160,11 @@ def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal
 
     Of integers there is one per row always: a call that is kept knows them as indices, and would take what they are
     here for what they always are."""
+    with nullcontext() if rec.books is None else torch._C.DisableTorchFunction():  # which see each call on a tensor
+        return _constant_rows_of(rec, tensor, dim, may_be_equal)
+
+
+def _constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal: bool) -> Ragged:
     if tensor.dtype is torch.int64 and tensor.ndim == 1 and len(tensor):
         return rec.rows_of_numbers(rec.numbers_of(tensor))
     key = "rows", id(tensor), version_of(tensor), dim

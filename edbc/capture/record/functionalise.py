@@ -534,10 +534,10 @@ class KeepsBooks(TorchFunctionMode):
         return result
 
 
-_OF_DEVICE = (
-    *[getattr(torch.Tensor, name).__get__ for name in ("device", "is_cpu", "is_meta")],
-    torch.Tensor.get_device,
-)
+_OF_DEVICE = frozenset((
+    *[getattr(torch.Tensor, name).__get__ for name in ("device", "is_cpu", "is_meta", "dtype", "layout")],
+    torch.Tensor.get_device, torch.Tensor.is_floating_point,
+))  # fmt: skip
 """What a fresh tensor tells though a stand-in stands in its place, whose shape and dtype are a meta tensor's."""
 _UNSET = (torch.empty, torch.empty_like, torch.Tensor.new_empty)
 _MADE = (torch.Tensor, tuple, list)
