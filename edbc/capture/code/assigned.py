@@ -218,6 +218,7 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = (), is_meth
     calls = [x for x in ast.walk(node) if isinstance(x, ast.Call) and id(x) not in inside]
     called = {id(x.func) for x in calls} | {id(arg) for x in calls if _called(x.func) == "hasattr" for arg in x.args}
     local = {inner.arg for inner in ast.walk(node) if isinstance(inner, ast.arg)}
+    local |= _variables(node, inside) if name else set()
     mentions = [(_named(inner), id(inner)) for inner in ast.walk(node)
                 if not (isinstance(inner, ast.Name) and inner.id in local)]  # fmt: skip
     kept = frozenset(text for text, place in mentions if text and place not in called)
@@ -229,6 +230,18 @@ def _unit(name: str, node: ast.AST, decorators: Sequence[ast.expr] = (), is_meth
     of_own = own_attributes(node) if isinstance(node, ast.FunctionDef) and name not in MAKES else _Own()
     return _Unit(name, frozenset(text for text, _ in mentions if text), kept, assigned, looks_up, by, of_own,
                  is_method and not decorators)  # fmt: skip
+
+
+def _variables(node: ast.AST, inside: Collection[int]) -> set[str]:
+    """Those of a function, which mean no function of their name. What functions, classes and comprehensions in it
+    assign is theirs."""
+    walked = [x for x in ast.walk(node) if id(x) not in inside]
+    inner = [x.target if isinstance(x, ast.comprehension) else x for x in walked
+             if isinstance(x, ast.comprehension | ast.ClassDef)]  # fmt: skip
+    theirs = {id(x) for part in inner for x in ast.walk(part)}
+    shared = {name for x in walked if isinstance(x, ast.Global | ast.Nonlocal) for name in x.names}
+    names = [x for x in walked if isinstance(x, ast.Name) and not isinstance(x.ctx, ast.Load) and id(x) not in theirs]
+    return {x.id for x in names} - shared
 
 
 def own_attributes(node: ast.FunctionDef) -> _Own:

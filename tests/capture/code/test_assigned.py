@@ -88,6 +88,21 @@ def test_what_only_makes_the_model_is_not_reached(making: str, tmp_path: Path, m
     assert assigned(tmp_path, monkeypatch, making=making) == frozenset()
 
 
+@pytest.mark.parametrize(("forward", "is_reached"), [
+    ("move = x * 2; x = move", False), ("move, y = x, x; x = move + y", False), ("[move(x) for move in [abs]]", True),
+    ("x = [move for move in [x]]; move(x)", True), ("global move; move = abs; x = move(x)", True),
+    ("class A: move = 1\n        move(x)", True), ("f = lambda: [move := 1]; move(x)", True), ("x = move(x)", True),
+    ("move = x\n        def f(): return move", False), ("def f(): move = 1\n        move(x)", True),
+    ("x = x.move", True), ("move = x; x = self.move(move)", True), ("getattr(self, 'move')(x)", True),
+])  # fmt: skip
+def test_variables_of_the_name_of_a_method_reach_none(
+    forward: str, is_reached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What functions, classes and comprehensions inside assign is no variable of the function."""
+    found = assigned(tmp_path, monkeypatch, forward=forward)
+    assert ("mode" in found) == is_reached
+
+
 @pytest.mark.parametrize(("lines", "found"), [
     ("vars(settings).update(size=3)\nsettings.rate = 1", set()), ("later = lambda m: setattr(m, 'mode', 1)", {"mode"}),
     ("later = (setattr(Net, 'mode', i) for i in range(3))", {"mode"}),
