@@ -42,6 +42,8 @@ MOST_PROCESSES = 3
 LEARNING, GRADIENTS = "schedule.learn", "train"
 """Rooms whose functions not every command calls."""
 _PROBE = "run.passes.placeloops", "place_rows"
+_PROBES = {LEARNING: (f"{LEARNING}.qlearn", "learn"), GRADIENTS: (f"{GRADIENTS}.backward.backwalk", "walk_back")}
+"""Of what every command calls, and of each of these rooms, a function that a process comes to last."""
 _TOKEN = re.compile(r"const |[\w.:]+|[\[\](),]")
 _STARTED: list[subprocess.Popen[bytes]] = []
 
@@ -49,8 +51,10 @@ _STARTED: list[subprocess.Popen[bytes]] = []
 def begin(*rooms: str) -> bool:
     """Start processes that compile what is listed, of `LEARNING` and `GRADIENTS` what is in `rooms`, where something is
     missing and there is a core. True when this process will wait for a compiler."""
-    if config.DISABLE_JIT or _STARTED or not _is_missing(LEARNING in rooms):  # type: ignore[attr-defined]
+    if config.DISABLE_JIT or _STARTED or not _is_missing(rooms):  # type: ignore[attr-defined]
         return False
+    if rooms == (GRADIENTS,) and not _is_missing(()):  # few are left, and this process calls them one after the other
+        return True
     atexit.register(_end, os.getpid())
     WHILE_WAITING.append(lambda: next(_compile_rest((), needed=True), False))
     for _ in range(min(num_cores() - 1, MOST_PROCESSES)):
@@ -58,11 +62,10 @@ def begin(*rooms: str) -> bool:
     return True
 
 
-def _is_missing(learning: bool) -> bool:
-    """Whether a function that every command calls is kept nowhere, and one that learning calls: the last ones that
-    this process comes to."""
-    probes = [_PROBE, (f"{LEARNING}.qlearn", "learn")] if learning else [_PROBE]
-    return any(_is_free(function, arguments) for function, arguments in listed(rooms=(LEARNING,), only=probes))
+def _is_missing(rooms: tuple[str, ...]) -> bool:
+    """Whether a function that every command calls is kept nowhere, or one of these rooms."""
+    probes = [_PROBE, *map(_PROBES.__getitem__, rooms)]
+    return any(_is_free(function, arguments) for function, arguments in listed(rooms, only=probes))
 
 
 def compile_listed(rooms: tuple[str, ...]) -> None:

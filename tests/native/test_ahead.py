@@ -170,6 +170,16 @@ def test_processes_start_only_where_something_is_missing(monkeypatch: pytest.Mon
     assert "schedule.learn" in started[0]
 
 
+def test_a_wait_for_loops_of_training_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After runs, which do not call them: training waits for a compiler, and whoever asks is told so."""
+    monkeypatch.setattr(ahead.config, "DISABLE_JIT", False)
+    monkeypatch.setattr(ahead, "_STARTED", [])
+    free = {"walk_back": True}
+    monkeypatch.setattr(ahead, "_is_free", lambda function, _: free.get(function.__name__, False))
+    assert [ahead.begin(*rooms) for rooms in ((), (ahead.LEARNING,), (ahead.GRADIENTS,))] == [False, False, True]
+    assert not ahead._STARTED
+
+
 @pytest.mark.skipif(num_cores() < 2, reason="one core: nothing is compiled beside")
 @pytest.mark.slow
 @pytest.mark.compiled
