@@ -179,7 +179,7 @@ class Drawn(NamedTuple):
         return size_of(self.num, sizes)
 
 
-_DIRECT = frozenset((int, slice, list))
+_DIRECT = frozenset((int, slice, list, torch.Tensor))
 _INTEGERS = {int}
 
 
@@ -249,11 +249,21 @@ class Ragged(Lazy):
             elif kind is slice:  # as `views.gotten` does
                 self.show()
                 return self.like(self.refs[index])
-            elif {*map(type, index)} == _INTEGERS:
-                taken = self.take(index)
+            elif (numbers := self._numbers(index)) is not None:
+                taken = self.take(numbers)
                 taken.is_own = True
                 return taken
         return Lazy.__getitem__(self, index)
+
+    def _numbers(self, index: Any) -> Any:
+        """The rows of a list of integers, of a vector of them, or of a mask; None for other indices."""
+        if type(index) is list:
+            return index if {*map(type, index)} == _INTEGERS else None
+        if index.ndim != 1 or not index.is_cpu:
+            return None
+        if index.dtype is torch.bool:
+            return index.nonzero().reshape(-1).numpy() if len(index) == len(self.refs) else None
+        return self.rec.numbers_of(index) if index.dtype is torch.int64 else None
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not self.rec.assigns_rows(self, index, value):

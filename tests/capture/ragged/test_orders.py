@@ -64,9 +64,9 @@ class Made(nn.Module):
         words, lists = instance
         h, found = torch.tanh(self.up(self.words(words))), []
         for numbers in lists:
-            x = h[numbers]
+            x = h[{index}]
             x[0] = x[-1] * 2
-            found.append(torch.tanh(self.up(x.mean(0))) + h[numbers].sum(0))
+            found.append(torch.tanh(self.up(x.mean(0))) + h[{index}].sum(0))
         return torch.stack(found).sum(0) + h.sum(0)
 """
 
@@ -78,10 +78,17 @@ def neighbours(rng: Random) -> tuple[torch.Tensor, list[list[int]]]:
     return words, [[rng.randrange(-count, count) for _ in range(rng.randint(1, 4))] for _ in range(rng.randint(1, 4))]
 
 
-def test_rows_by_lists_of_numbers_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of_text(LISTS.format(vocab=VOCAB, hidden=HIDDEN), tmp_path, monkeypatch).double()
+@pytest.mark.parametrize("index", ["numbers", "torch.tensor(numbers)", "words >= words[numbers[0]]"])
+def test_rows_by_numbers_and_masks_are_copies(index: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of_text(LISTS.format(vocab=VOCAB, hidden=HIDDEN, index=index), tmp_path, monkeypatch).double()
     net = of_model(model, neighbours)
-    words = torch.tensor([1, 2, 3])
-    for numbers in ([0, 3], [-4]):
-        with pytest.raises(IndexError, match="out of range"):
-            net([(words, [numbers])])
+    for numbers in ([3], [-4]):
+        with pytest.raises(IndexError, match=r"out of (range|bounds)"):
+            net([(torch.tensor([1, 2, 3]), [numbers])])
+
+
+@pytest.mark.parametrize("bounds", ["numbers[0] :", ": len(numbers) + 1", "1 : 3"])
+def test_slices_of_rows_are_views(bounds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = LISTS.format(vocab=VOCAB, hidden=HIDDEN, index=bounds).replace("x[0] = x[-1] * 2", "x *= 2")
+    text = text.replace("h, found = torch.tanh(self.up(self.words(words)))", "h, found = self.up(self.words(words))")
+    of_model(model_of_text(text.replace("x.mean(0)", "x.sum(0)"), tmp_path, monkeypatch).double(), neighbours)
