@@ -13,6 +13,7 @@ from helpers import bound
 from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, require_eager
 
 from edbc.capture.ragged.kept import KeptCall
+from edbc.capture.ragged.together.forwards import MOST_KEYS
 from edbc.capture.record.recorder import LOOKS
 from edbc.capture.standins.shown import Noted
 from edbc.run.session import Net
@@ -156,3 +157,15 @@ def test_every_way_to_a_value_is_noted() -> None:
         noted = Noted({"a": 1, "b": 2})
         see(noted)  # type: ignore[operator]
         assert noted.read == {"a", "b"}
+
+
+def test_names_without_end_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each instance has names of its own, what is known of names stays small."""
+    net = net_of("h.sum(0)", tmp_path, monkeypatch)
+    rng = Random(1)
+    with torch.no_grad():
+        for _ in range(12):
+            instances = [instance(rng) | {str(rng.random()): 1} for _ in range(32)]
+            for result, expected in zip(net(instances), map(net.model, instances), strict=True):
+                torch.testing.assert_close(result, expected)
+    assert len(net._idle[0][1].unread_names) <= MOST_KEYS

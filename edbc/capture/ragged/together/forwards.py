@@ -125,7 +125,7 @@ class Forwards:
         self.rec.read_forwards += len(numbers)
         for i in numbers:
             item = self.instances[i]
-            if isinstance(item, tuple) and (type(item), len(item)) not in self.rec.unread_names:
+            if isinstance(item, tuple) and self._is_unknown((type(item), len(item))):
                 places = [k for k, x in enumerate(item) if _may_be_unseen(x)] if self.notes else ()
                 self.rec.unread_names[type(item), len(item)] = frozenset(places)
         for group, places in read(self.rec, self.shadow.training, [self.instances[i] for i in numbers]):
@@ -160,13 +160,19 @@ class Forwards:
 
     def _as_written(self, instance: Any) -> Any:
         self._leave()
-        if type(instance) is not dict or (*instance,) in self.rec.unread_names or not self.notes:
+        if type(instance) is not dict or not self._is_unknown((*instance,)) or not self.notes:
             return self.function(self.shadow, instance)
         noted = Noted(instance)
         result = self.function(self.shadow, noted)
         self.rec.unread_names[(*instance,)] = frozenset(instance) - noted.read
         self._read_anew()
         return instance if result is noted else inside(lambda item: instance if item is noted else item, result)
+
+    def _is_unknown(self, names: Any) -> bool:
+        """Whether it is still to be told what is read of instances of this form; where each has a form of its own that
+        ends."""
+        unread = self.rec.unread_names
+        return names not in unread and len(unread) < MOST_KEYS
 
     @functools.cached_property
     def notes(self) -> bool:
@@ -793,7 +799,7 @@ class _Shown(Shown):
         for noted in self.noted:
             read.setdefault((*noted,), set()).update(noted.read)
         for names, of in read.items():
-            if names in unread or not has_failed:
+            if names in unread or not (has_failed or len(unread) >= MOST_KEYS):
                 unread[names] = unread.get(names, frozenset(names)) - of
         if self.unseen:
             seen = {k for k, item in self.unseen.items() if is_seen(item)}
