@@ -29,7 +29,6 @@ from edbc.plan.reader import read_plan
 from edbc.plan.static import StaticPlan
 from edbc.run.weights.weightsfile import SEEDED, model_of_plan
 from edbc.tools.checking import model_path, require_same_model
-from edbc.tools.report.figures import count, size_text
 
 if TYPE_CHECKING:
     from edbc.capture.forward.fibers import Reads
@@ -265,6 +264,7 @@ class Report:
 
     def _lines(self) -> Iterator[str]:
         from edbc.tools.parity import NOTHING
+        from edbc.tools.report.figures import count
 
         s, how = self.stats, self.setting
         found = count(s.instances, "made-up instance" if self.is_made_up else "instance")
@@ -311,6 +311,8 @@ class Report:
 
     def _unseen_lines(self) -> Iterator[str]:
         """What the plan did not foresee; of many types the first names."""
+        from edbc.tools.report.figures import count
+
         s, names = self.stats, sorted(self.stats.unseen_types)
         if s.unseen_states or names:
             told = fold_names(names)
@@ -330,6 +332,8 @@ class Report:
             yield f"  not planned  reads at {', '.join(sorted(s.unseen_reads))}; compile again on instances like these"
 
     def _epoch_lines(self) -> Iterator[str]:
+        from edbc.tools.report.figures import count, size_text
+
         if len(self.epochs) > 1:
             yield "  epochs       " + ", ".join(f"{rate:,.0f}" for rate in self.epochs) + " instances/s"
         data = self.captured
@@ -506,6 +510,8 @@ class _Running:
         return lambda name, batch: self._tell_demand(batch, count, tell) if name == "place" else None
 
     def _tell_demand(self, prepared: MiniBatch, count: int, tell: Tell) -> None:
+        from edbc.tools.report.figures import size_text
+
         demand = prepared.demand
         if demand.total > MUCH_MORE * self.told_bytes:
             self.told_bytes = demand.total

@@ -149,7 +149,7 @@ def test_a_run_tells_paths_and_launches() -> None:
     stats = Stats()
     with torch.no_grad():
         net.run(instances, stats)
-    text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, 0.0))
+    text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, (), ()))
 
     assert {name: str(path) for name, path in stats.paths.items()} == dict.fromkeys(
         ("leaf", "internal", "out"), "triton, 1 step per batch"
@@ -167,7 +167,7 @@ def test_the_report_says_why_triton_does_not_run() -> None:
     stats = Stats()
     with torch.no_grad():
         net.run(instances, stats)
-    text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, 0.0))
+    text = str(Report("p.yaml", Setting(device="cuda"), net, stats, None, (), ()))
 
     assert "ran by       torch: internal, leaf, out" in text
     assert "no Triton    Triton is switched off" in text
