@@ -205,7 +205,14 @@ def adopted(rec: Recorder, item: Any) -> Any:
     at = rec.place_of_rows(item.shape, item.dtype)
     if at >= 0 and rec.keeping and item.shape[at] not in rec.keeping:  # a constant of the code, no rows of an instance
         return item
-    return item if at < 0 else rows_of(rec, item, at)
+    if at < 0:
+        return item
+    rows = rows_of(rec, item, at)
+    if rec.books is not None and rec.books.is_fresh(item):  # who is given them may give them on
+        rows = Ragged(rec, rows.refs, rows.row, at)
+        rows.is_own = True
+        rec.books.stand_for(item, rows)
+    return rows
 
 
 def _rows_of_made(rec: Recorder, made: Made) -> Any:

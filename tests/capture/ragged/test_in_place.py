@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers import bound
+from helpers import bound, seeded
+from helpers import require_eager as require_equal
 from rowparity import HIDDEN, VOCAB, kept_forwards, of_model, require_eager, sentence
 from torch import nn
 
@@ -426,3 +427,26 @@ def test_what_changes_in_place_behind_rows_is_kept_as_it_is_written() -> None:
     for _ in range(2):
         require_eager(net, model, instances)
     assert {type(known) for known in kept_forwards(net)} == {KeptCall}
+
+
+def test_what_a_method_hands_back_of_a_buffer_changes_with_it() -> None:
+    """The method is closed code that is given the buffer as rows, and what it gives is the buffer."""
+
+    class HandsBack(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = nn.Linear(4, 4)
+
+        def keep(self, h: torch.Tensor) -> torch.Tensor:
+            kept = []
+            kept.append(h)
+            return kept[0]
+
+        def forward(self, xs: torch.Tensor) -> list[torch.Tensor]:
+            total = torch.zeros(len(xs), 4)
+            kept = self.keep(total)
+            total += self.step(xs)
+            return [kept, total]
+
+    instances = [torch.randn(1 + i % 4, 4) for i in range(5)]
+    require_equal(bound(seeded(HandsBack), instances, cells="auto", rows=True), instances)
