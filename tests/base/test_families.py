@@ -76,7 +76,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "words.py").write_text(MODEL)
     result = edbc("compile", folder / "words.py", "-o", folder / "words.yaml", "--policy", "critical", "--profile")
     assert result.exit_code == 0, result.output
-    assert re.search(r"layers_\d+ \+39: 1 operations", result.stdout)
+    assert re.search(r"layers_\d+ \+39: 1 operation in ", result.stdout)
     assert re.search(r"layers_\d+ \+39: [\d.]+ to [\d.]+ \+ ", result.stdout)
     assert len(result.stdout.splitlines()) < 25
     return folder / "words.yaml"
