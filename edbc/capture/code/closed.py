@@ -1244,8 +1244,10 @@ def only_computes(found: Any) -> bool:
 
 
 def _is_told(operator: ast.cmpop, right: ast.expr) -> bool:
-    """False for a comparison of identities, but for that with None, True or False."""
-    return not isinstance(operator, ast.Is | ast.IsNot) or isinstance(right, ast.Constant)
+    """False for a comparison of identities, but for that with None, True, False or Ellipsis: what stands for a number
+    is no number's object."""
+    is_same = isinstance(right, ast.Constant) and (right.value in (None, ...) or type(right.value) is bool)
+    return is_same or not isinstance(operator, ast.Is | ast.IsNot)
 
 
 def _is_named(node: ast.AST, name: str) -> bool:

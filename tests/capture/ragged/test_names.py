@@ -141,6 +141,17 @@ def test_what_is_asked_of_a_tuple_does(name: str, tmp_path: Path, monkeypatch: p
                 torch.testing.assert_close(result, expected)
 
 
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+def test_an_object_is_not_what_stands_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`is` with a number, as some write it, finds the instance's own."""
+
+    def make(rng: Random) -> tuple[Any, ...]:
+        return (*of_tuple(rng)[:3], rng.randrange(3))
+
+    net = net_of("h.sum(0) * (2.0 if label is 1 else 1.0)", tmp_path, monkeypatch, make)
+    require_eager(net, net.model, [make(Random(seed)) for seed in range(9)])
+
+
 def test_every_way_to_a_value_is_noted() -> None:
     """All methods of dicts by which items are seen or changed, but those that give names alone."""
     of_names = {"__contains__", "__iter__", "__len__", "keys", "__reversed__", "fromkeys", "__sizeof__"}

@@ -135,7 +135,7 @@ class Forwards:
                 self.read[i] = group, place
 
     def _read_anew(self) -> None:
-        """Other names of dicts are read now."""
+        """What tells instances apart is another now."""
         self.read, self.groups = [None] * len(self.instances), []
         self.__dict__.pop("members", None)
 
@@ -169,8 +169,7 @@ class Forwards:
         return instance if result is noted else inside(lambda item: instance if item is noted else item, result)
 
     def _is_unknown(self, names: Any) -> bool:
-        """Whether it is still to be told what is read of instances of this form; where each has a form of its own that
-        ends."""
+        """Whether it is still to be told what forward reads of dicts or tuples of this form: of the first MOST_KEYS."""
         unread = self.rec.unread_names
         return names not in unread and len(unread) < MOST_KEYS
 
@@ -345,11 +344,8 @@ class Forwards:
                     rec.put_caches_back()
                     if of is instance:
                         return self.function(self.shadow, of)
-                    shown, known = (
-                        _Shown(rec, leaves, group.integers, group.lengths, of, self.notes),
-                        {**rec.unread_names},
-                    )
-                    has_failed = True
+                    shown = _Shown(rec, leaves, group.integers, group.lengths, of, self.notes)
+                    known, has_failed = {**rec.unread_names}, True
                     try:
                         made = [self.function(self.shadow, shown.of_instance(instance))]
                         settle(rec.unread, made)
@@ -793,7 +789,7 @@ class _Shown(Shown):
 
     def tell_unread(self, has_failed: bool) -> None:
         """Let the recorder know what nobody has read: that is not to tell instances apart from now on, until somebody
-        does read it. A forward that failed may have read more; by nothing that it asked, by all that was unseen."""
+        does read it. A forward that failed would have read more: where it asked nothing unseen, all of that."""
         unread = self.rec.unread_names
         read: dict[Any, set[str]] = {}
         for noted in self.noted:

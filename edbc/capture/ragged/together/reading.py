@@ -208,10 +208,8 @@ class _Reader:
                 unread = self.rec.unread_names.get(names)
                 items = [item.values() for item in items]
             else:
-                names, unread = (
-                    range(len(items[0])),
-                    None if depth else self.rec.unread_names.get((kind, len(items[0]))),
-                )
+                names = range(len(items[0]))
+                unread = None if depth else self.rec.unread_names.get((kind, len(names)))
             if unread:
                 parts.append(unread)
                 items = [[x for name, x in zip(names, item, strict=True) if name not in unread] for item in items]
