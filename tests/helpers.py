@@ -168,3 +168,19 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         torch.set_default_dtype(before)
+
+
+class Halting(nn.Module):
+    """A chain that stops by a value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(3, 3)
+
+    def forward(self, steps: int) -> torch.Tensor:
+        h = torch.ones(3)
+        for _ in range(steps):
+            h = torch.tanh(self.step(h))
+            if h.sum().item() > 100:
+                break
+        return h

@@ -116,7 +116,7 @@ _GENERATES = (ast.Yield, ast.YieldFrom)
 _DECORATORS = frozenset(("property", "staticmethod", "torch.jit.script"))
 _CLASSES = (
     torch.no_grad, torch.enable_grad, torch.autocast, torch.autograd.Variable, nn.Parameter, torch.Tensor,
-    torch.FloatTensor,    torch.LongTensor, torch.sparse.FloatTensor, torch.Size,  # type: ignore[attr-defined]
+    torch.FloatTensor, torch.LongTensor, torch.sparse.FloatTensor, torch.Size,  # type: ignore[attr-defined]
     collections.OrderedDict, collections.defaultdict, collections.deque, torch.finfo, torch.iinfo, torch.device,
     functools.partial, itertools.accumulate, itertools.chain, itertools.combinations, itertools.islice,
     itertools.permutations, itertools.product, itertools.repeat, itertools.starmap, itertools.zip_longest,

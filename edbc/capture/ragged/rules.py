@@ -363,7 +363,9 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
                         rec.note_sites(known.program)
                     return found
     begin, asked, symbolic, contents = rec.place(), rec.asked_size, rec.symbolic, rec.contents
-    rec.symbolic, rec.sizes_asked = False, []  # rules ask for sizes that follow from the call's arguments
+    rec.symbolic = False  # rules ask for sizes that follow from the call's arguments
+    if symbolic:  # what a rule calls is asked for it
+        rec.sizes_asked = []
     try:
         result = _ragged_call(rec, func, *_indexed(rec, func, args, kwargs), name)
     finally:

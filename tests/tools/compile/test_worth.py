@@ -13,8 +13,7 @@ import pytest
 import torch
 from click.testing import Result
 from commands import command
-from helpers import bound
-from torch import nn
+from helpers import Halting, bound
 
 import edbc
 from edbc.capture.captured.instance import Captured
@@ -373,22 +372,6 @@ def test_types_without_end_are_few_in_the_plan_and_measured_on_new_instances(
     few = compiler.compile_model(tmp_path / "images.py", policy="critical", measure_gain=False)
     assert few.plan.trained_on.instances == compiler.BATCH
     assert not few.captured.unseen
-
-
-class Halting(nn.Module):
-    """A chain that stops by a value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = nn.Linear(3, 3)
-
-    def forward(self, steps: int) -> torch.Tensor:
-        h = torch.ones(3)
-        for _ in range(steps):
-            h = torch.tanh(self.step(h))
-            if h.sum().item() > 100:
-                break
-        return h
 
 
 def test_segments_are_none_that_the_turn_before_has_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import bound
+from helpers import Halting, bound
 from torch import nn
 
 from edbc.run.session import Net
@@ -46,24 +46,8 @@ def test_what_is_timed_has_run_before_in_the_same_way(monkeypatch: pytest.Monkey
     assert observed.execution_seconds > observed.loading_seconds > 0
 
 
-class Reads(nn.Module):
-    """A chain that stops by a value."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.step = nn.Linear(3, 3)
-
-    def forward(self, steps: int) -> torch.Tensor:
-        h = torch.ones(3)
-        for _ in range(steps):
-            h = torch.tanh(self.step(h))
-            if h.sum().item() > 100:
-                break
-        return h
-
-
 def test_figures_of_one_segment_say_so() -> None:
     """Of a mini-batch that reads values the largest segment is counted: the source of the figures tells it."""
-    observed = observe(bound(Reads(), [1, 2]), [3, 4, 2], "three")
+    observed = observe(bound(Halting(), [1, 2]), [3, 4, 2], "three")
     assert observed.source == "the largest of 5 segments of three"
     assert any("building and scheduling are of all segments" in line for line in observed.reads)
