@@ -27,7 +27,7 @@ from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
-from edbc.capture.ragged.symbols import Amount, Cut, Index, Line, Mask, Range, Size, Spread
+from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -369,8 +369,8 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     try:
         result = _ragged_call(rec, func, *_indexed(rec, func, args, kwargs), name)
     finally:
-        others = symbolic and [x for x in rec.sizes_asked if not _is_of_rows(x, flat(args, kwargs))]
-        rec.asked_size, rec.symbolic = asked or bool(others), symbolic
+        rec.asked_size = asked or (symbolic and _has_asked_others(rec, rules.name_of(func), flat(args, kwargs)))
+        rec.symbolic = symbolic
     if key is not None and rec.contents > contents:
         rec.functions[key] = NOT_KEPT
     elif key is not None and known is not NOT_KEPT and result is not NotImplemented and may_keep(given):
@@ -378,9 +378,14 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
     return result
 
 
-def _is_of_rows(size: Size | Amount, items: Sequence[Any]) -> bool:
-    """Whether a size is that of rows among a call's arguments, as it has to be then."""
-    return type(size) is Size and any(size.counts(item.refs) for item in items if type(item) is Ragged)
+_PLACES = frozenset(("getitem", "narrow"))
+"""Functions that are told places among rows before (`whole.amounts`): what they ask is of columns."""
+
+
+def _has_asked_others(rec: Recorder, name: str, items: Sequence[Any]) -> bool:
+    """Whether a rule has asked other sizes than those of rows among a call's arguments, as they have to be then."""
+    rows = [] if name in _PLACES else [item for item in items if type(item) is Ragged]
+    return any(type(x) is not Size or not any(x.counts(item.refs) for item in rows) for x in rec.sizes_asked)
 
 
 _BY_INDEX = frozenset("getitem index_select index_add index_reduce scatter_add scatter_reduce".split())

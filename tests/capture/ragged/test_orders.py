@@ -44,6 +44,8 @@ RESULTS = {
     "of three": "nn.utils.rnn.pad_sequence([h, g, f], batch_first=True).cumsum(1).mean((0, 1))",
     "behind the first m": "h[m:].sum(0)",
     "three columns of these": "h[m:, :3].sum()",
+    "columns by the number of rows": "h[:, :n].sum() + torch.relu(g).t()[m:].sum()",
+    "columns of the first m": "h[:m, 1:][:, :m].sum()",
     "n of m columns": "(h @ g.t())[:, :n].sum()",
     "three of m columns": "(h @ g.t())[:, :3].sum()",
     "of pairs": "(h[:, None] * g[None])[:m, :n].sum((0, 1))",
