@@ -467,7 +467,7 @@ class Recorder:
         self.wholes: dict[int, list[Showing]] = {}
         """What they were shown as, by the rows that these show."""
         self.last_stacked = 0
-        """The last value that stands in rows (`capture.ragged`), which may be of values with names."""
+        """The last value of which names are not told apart: of rows (`capture.ragged`), of earlier segments."""
         self.books = Changes(self) if self.keeps_books else None
 
     def places_read_at_once(self) -> frozenset[str]:
@@ -512,6 +512,7 @@ class Recorder:
         self._switches = [] if self.flows else [len(entries)]
         self.first_value = self.next_value
         self.next_value += num_values
+        self.last_stacked = self.next_value - 1  # names that shared a ref, an integer, have equal ones from here on
 
     def carry(self, class_number: int, count: int) -> Carried:
         """New externals for as many values of a class, which a segment will compute, and what is to hold them."""

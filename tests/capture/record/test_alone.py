@@ -226,6 +226,15 @@ def of_views_of_one(net: Any, words: list[int]) -> Any:
     return one, other
 
 
+def seen_before_another_value_was_read(net: Any, words: list[int]) -> Any:
+    total = net.out(net.start)
+    view = total.view(1, -1)
+    if net.table(torch.tensor(words[0])).sum() > 0:
+        total += 1.0
+    total += 2.0
+    return total, view
+
+
 ALONE = (
     in_loops, by_recursion, kept_in_a_list, of_two_names, of_an_enclosing_function, wider, of_a_result,
     when_the_view_is_gone, of_a_stack, of_a_sum_of_none, of_its_parts, of_an_attribute_s_part,
@@ -234,7 +243,7 @@ ALONE = (
 SHARED = (
     seen_through_a_view, given, while_a_view_is_there, of_a_row, whose_row_is_there, stacked, of_a_stack_s_item,
     of_an_item_alone, of_a_largest, of_a_list_s_item, of_its_rows,
-    whose_part_is_there, of_views_of_one,
+    whose_part_is_there, of_views_of_one, seen_before_another_value_was_read,
 )  # fmt: skip
 
 
