@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from edbc.native import blas
-
 REFERENCE_MICROSECONDS = 25.0
 
 
@@ -106,7 +104,7 @@ def main() -> None:
 
 def print_machine() -> None:
     """Products of several shapes, and copying."""
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s), native products: {blas.vendor() or 'none'}")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)")
     for shape in ((15, 256, 512), (1, 256, 512), (64, 256, 512), (256, 256, 1280), (256, 512, 2560)):
         low, middle, high = microseconds(product(*shape))
         rate = 2e-3 * shape[0] * shape[1] * shape[2] / middle

@@ -2,9 +2,9 @@
 
     python benchmarks/products.py [--double | --bfloat16] [--rounds 3]
 
-Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.cells.kernels.microkernel` and of
-the library inside torch, both as the walk calls them, in turns, and their share of the peak: multiply-adds in
-registers, measured in the same run. In bfloat16 the library's is `torch.mm`. The least time of a call counts. One core.
+Per size (n x K by K x N): microseconds and billions of operations per second of `edbc.cells.kernels.microkernel`, as
+the walk calls it, and of `torch.mm`, in turns, and their share of the peak: multiply-adds in registers, measured in the
+same run. The least time of a call counts. One core.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import itertools
 
 import torch
 
-from edbc.cells.kernels.products import LIBRARY, OWN
+from edbc.cells.kernels.microkernel import shape_of
 from edbc.tools.health import processor_name
-from edbc.tools.peak import best_seconds, describe, peak_gflops, product_gflops
+from edbc.tools.peak import describe, library_gflops, peak_gflops, product_gflops
 
 ROWS = (1, 4, 15, 50, 256)
 SIZES = ((256, 640), (128, 512), (512, 1280), (1024, 2560))
@@ -33,29 +33,20 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     width = 8 if options.double else 2 if options.bfloat16 else 4
+    if shape_of(width) is None:
+        raise SystemExit("products.py: this processor multiplies no bfloat16")
     peak = peak_gflops(width)
-    if peak is None:
-        raise SystemExit("products.py: no kernel of our own for this processor; 'edbc doctor' says why")
-    print(f"{processor_name()}, torch {torch.__version__}, {describe(OWN.shape(width))}, peak {peak:.0f} GFLOP/s\n")
+    print(f"{processor_name()}, torch {torch.__version__}, {describe(width)}, peak {peak:.0f} GFLOP/s\n")
     print("| n, K, N | own us | GFLOP/s | of peak | library us | GFLOP/s | of peak | own is |\n" + "|---" * 8 + "|")
     for (inputs, columns), rows in itertools.product(SIZES, ROWS):
         speeds = [
-            [product_gflops(OWN, rows, inputs, columns, width), library_gflops(rows, inputs, columns, width)]
+            [speed(rows, inputs, columns, width) for speed in (product_gflops, library_gflops)]
             for _ in range(options.rounds)
         ]
         own, library = (max(speed) for speed in zip(*speeds, strict=True))
         work = 2e-3 * rows * inputs * columns
         cells = [f"{work / s:,.1f} | {s:.0f} | {s / peak:.0%}" for s in (own, library)]
         print(f"| {rows}, {inputs}, {columns} | {cells[0]} | {cells[1]} | {own / library:.2f} x |", flush=True)
-
-
-def library_gflops(rows: int, inputs: int, columns: int, width: int) -> float:
-    """Of the product inside torch."""
-    if width > 2:
-        return product_gflops(LIBRARY, rows, inputs, columns, width)
-    a, b = (torch.rand(*shape, dtype=torch.bfloat16) for shape in ((rows, inputs), (inputs, columns)))
-    out = torch.empty(rows, columns, dtype=torch.bfloat16)
-    return 2e-9 * rows * inputs * columns / best_seconds(lambda: torch.mm(a, b, out=out))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,6 @@ from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, overload
 from numba.np.arrayobj import populate_array
 
-from edbc.native.blas import SYMBOLS
 from edbc.native.kernelcache import njit
 
 _INLINE: dict[str, Any] = {"jit_options": {"error_model": "numpy"}}
@@ -263,8 +262,3 @@ def call_at(typingctx: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: An
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 8), generate
-
-
-_GEMM = types.void(*[types.int64] * 13)
-sgemm = types.ExternalFunction(SYMBOLS["f32"], _GEMM)
-dgemm = types.ExternalFunction(SYMBOLS["f64"], _GEMM)

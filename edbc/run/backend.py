@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -161,11 +162,9 @@ def why_not_native() -> str | None:
     """Why native code cannot run on this CPU; None where it can."""
     from numba import config
 
-    from edbc.native import blas
-
     if config.DISABLE_JIT:  # type: ignore[attr-defined]
         return "numba's compiler is switched off (NUMBA_DISABLE_JIT)"
-    return None if blas.vendor() is not None else "neither torch nor numpy has a BLAS with sgemm_"
+    return None if sys.byteorder == "little" else "numbers of this processor begin with their highest byte"
 
 
 def _cpu_backend() -> Backend:

@@ -3,8 +3,8 @@
 Native code computes a row by itself: sums have one order, whatever number of rows there is (`kernels.microkernel`,
 `kernels.formulas`), and reductions go through a node's items in their order. What is left:
 
-(1) Products by the library, and types that torch runs, which take other paths for other numbers of rows; not functions
-    of runs (`cells.rows.segmented`), which compute a node by itself.
+(1) Types that torch runs, whose library takes other paths for other numbers of rows; not functions of runs
+    (`cells.rows.segmented`), which compute a node by itself.
 (2) Cells that may run in parts (`cells.parts`). The eager half is the beginning of the sum that the whole cell
     computes, and the core goes on from there: the same bits, where the eager operand comes first in its product. Where
     it does not, parts add in another order, and whether a cell runs in parts depends on the mini-batch.
@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from edbc.base.graph import NodeType
-from edbc.cells.kernels.products import OWN
 from edbc.cells.program import Copy, Product, Program, Span
 from edbc.cells.rows.segmented import RunKernel
 from edbc.run.backend import Backend
@@ -25,10 +24,9 @@ from edbc.run.passes.eagerparts import Splittable
 
 def of_backend(backend: Backend) -> str | None:
     """Why everything that a back end computes depends on company; None where only some types may."""
-    products = getattr(backend, "products", None)
-    if products is None:
-        return f"back end {backend.name}: last bits of all products may depend on the mini-batch"
-    return None if products is OWN else "the library multiplies: last bits of all products may depend on the mini-batch"
+    if backend.name == "cpu":
+        return None
+    return f"back end {backend.name}: last bits of all products may depend on the mini-batch"
 
 
 def in_torch(backend: Backend, types: Sequence[tuple[NodeType, Any]]) -> Iterator[str]:

@@ -44,12 +44,11 @@ import torch
 
 from edbc.base.arguments import DEVICES, DTYPES, require_count, require_name
 from edbc.capture.standins.objects import unchanged
-from edbc.cells.kernels.products import NAMES, products_of
 from edbc.cells.program import Call, Product, Program
 from edbc.cells.values.rowproduct import RowProduct, row_product
 from edbc.errors import InputError
 from edbc.plan.plan import Plan
-from edbc.run.backend import Backend, backend_of, require_device, wait_for
+from edbc.run.backend import require_device, wait_for
 from edbc.run.cpu.walktables import NativeKernel
 from edbc.run.instances import Cast, dtype_of
 from edbc.run.modelfile import Config, import_model_file
@@ -96,8 +95,6 @@ class Row:
     dtype: str = "float32"
     launches: float = 0.0
     device_seconds: float | None = None
-    products: str | None = None
-    """What multiplied, on the CPU."""
     peak_gflops: float | None = None
     achieved_gflops: float | None = None
     peak_share: float | None = None
@@ -153,8 +150,6 @@ class Setting:
     eager_seconds: float = EAGER_SECONDS
     weights: str | None = None
     """As in `edbc.tools.running.Setting`."""
-    products: str | None = None
-    """A name of `runtime.products.NAMES`; None: the best."""
     front_end: str | None = None
     """`captured` to measure captured instances too, definition (4)."""
 
@@ -168,17 +163,6 @@ class Setting:
             require_name("front_end", self.front_end, ("captured",))
         require_name("dtype", self.dtype, DTYPES)
         require_name("device", self.device, DEVICES)
-        if self.products is not None:
-            require_name("products", self.products, NAMES)
-
-    def open_backend(self) -> Backend | str | None:
-        """What the nets run on."""
-        if self.products is None or self.device != "cpu" or self.backend not in (None, "cpu"):
-            return self.backend
-        from edbc.run.cpu.cpubackend import CpuBackend
-
-        backend_of("cpu", torch.device("cpu"))  # raises where there is none
-        return CpuBackend(products_of(self.products))
 
 
 def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str, Any], setting: Setting,
@@ -202,7 +186,7 @@ def bench_plan(path: Path, plan: Plan, inputs: Sequence[str], settings: dict[str
     contestants = []
     for policy in policies:
         of_plan = policy in (plan.policy.kind, WHOLE, UNSHARED)
-        net = Net(plan, net_model, policy=None if of_plan else policy, backend=setting.open_backend(), rebind=rebind,
+        net = Net(plan, net_model, policy=None if of_plan else policy, backend=setting.backend, rebind=rebind,
                   split=policy != WHOLE, share=policy != UNSHARED)  # fmt: skip
         if net.waves is not None and policy == plan.policy.kind:
             policy = "waves"
@@ -364,8 +348,7 @@ def _row(name: str, config: Config, contestant: _Contestant, setting: Setting) -
 def _speed(contestant: _Contestant) -> dict[str, Any]:
     """Definition (6)."""
     net = contestant.net
-    products = getattr(net.backend, "products", None)
-    if products is None or net.dtype not in (torch.float32, torch.float64):
+    if net.backend.name != "cpu" or net.dtype not in (torch.float32, torch.float64):
         return {}
     batches = contestant.batches[:FLOOR_BATCHES]
     multiplications = statistics.mean(_multiplications(net, batch) for batch in batches)
@@ -373,11 +356,10 @@ def _speed(contestant: _Contestant) -> dict[str, Any]:
         sample.execution for i, sample in enumerate(contestant.samples) if i % len(contestant.batches) < len(batches)
     )
     achieved, peak = 2e-9 * multiplications / execution, _peak(net.dtype.itemsize)
-    return {"products": products.name, "peak_gflops": peak, "achieved_gflops": achieved,
-            "peak_share": None if peak is None else achieved / peak}  # fmt: skip
+    return {"peak_gflops": peak, "achieved_gflops": achieved, "peak_share": achieved / peak}
 
 
-def _peak(width: int) -> float | None:
+def _peak(width: int) -> float:
     from edbc.tools.peak import peak_gflops  # generates and runs code
 
     return peak_gflops(width)

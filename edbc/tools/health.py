@@ -49,14 +49,13 @@ def _version(name: str) -> str:
 
 def processor() -> dict[str, Any]:
     """The processor, as the system names it and as LLVM does."""
-    from edbc.cells.kernels.microkernel import shape_of
+    from edbc.cells.kernels.microkernel import lanes_of
     from edbc.native.machinecode import processor as of_llvm
     from edbc.native.threads import num_cores
 
-    shape = shape_of(4)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {"name": processor_name(), "llvm": of_llvm()[0], "cores": num_cores(), "threads": torch.get_num_threads(),
-            "load": round(load, 2), "vector_bits": None if shape is None else 8 * 4 * shape.lanes}  # fmt: skip
+            "load": round(load, 2), "vector_bits": 8 * 4 * lanes_of(4)}  # fmt: skip
 
 
 def processor_name() -> str:
@@ -71,25 +70,18 @@ def processor_name() -> str:
 
 def products() -> dict[str, Any]:
     """What multiplies, and how fast beside the peak of one core: billions of float32 operations per second."""
-    from edbc.cells.kernels.microkernel import shape_of
-    from edbc.cells.kernels.products import LIBRARY, OWN, best
-    from edbc.native import blas
     from edbc.run.backend import why_not_native
-    from edbc.tools.peak import describe, peak_gflops, product_gflops
+    from edbc.tools.peak import describe, library_gflops, peak_gflops, product_gflops
 
     why = why_not_native()
-    found: dict[str, Any] = {"kernel": "none" if why else best().name, "why_not_native": why,
-                             "tiles": describe(shape_of(4)), "library": blas.vendor()}  # fmt: skip
+    found: dict[str, Any] = {"why_not_native": why, "tiles": describe()}
     if why is not None:
         return found
-    kernels = [LIBRARY] if shape_of(4) is None else [OWN, LIBRARY]
     peak = peak_gflops()
-    found["peak_gflops"] = None if peak is None else round(peak, 1)
-    for kernel in kernels:
-        speed = {str(n): round(product_gflops(kernel, n, INPUTS, COLUMNS), 1) for n in (FEW, ROWS, MANY)}
-        found[f"{kernel.name}_gflops"] = speed
-    if peak:
-        found["peak_share"] = round(found["own_gflops"][str(ROWS)] / peak, 3)
+    found["peak_gflops"] = round(peak, 1)
+    for name, speed in (("own", product_gflops), ("library", library_gflops)):
+        found[f"{name}_gflops"] = {str(n): round(speed(n, INPUTS, COLUMNS), 1) for n in (FEW, ROWS, MANY)}
+    found["peak_share"] = round(found["own_gflops"][str(ROWS)] / peak, 3)
     return found
 
 
@@ -126,7 +118,7 @@ def gpu() -> dict[str, Any]:
 
 def advice(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What is not as good as it can be, and what to do about it."""
-    yield from _about_products(found["products"], found["processor"])
+    yield from _about_products(found["products"])
     cache, host = found["caches"], found["processor"]
     if not cache["writable"]:
         yield "compiled kernels cannot be kept: every start compiles them again", "name a folder with NUMBA_CACHE_DIR"
@@ -146,15 +138,10 @@ def advice(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "python runs with -OO, which removes docstrings that torch reads", "run without it"
 
 
-def _about_products(products: dict[str, Any], host: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _about_products(products: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if products["why_not_native"]:
-        yield (f"no native code: {products['why_not_native']}",
-               "unset NUMBA_DISABLE_JIT, or install a torch whose library exports sgemm_")  # fmt: skip
+        yield f"no native code: {products['why_not_native']}", "unset NUMBA_DISABLE_JIT"
         return
-    if products["kernel"] == "library":
-        yield (f"no product kernel for {host['llvm']}: {products['library']} multiplies, and last bits may depend on "
-               "the mini-batch",
-               "run on a processor with AVX2 and FMA, AVX-512 or NEON")  # fmt: skip
     if products.get("peak_share", 1.0) < GOOD_SHARE:
         yield (f"products reach {products['peak_share']:.0%} of the core's peak",
                "close other programs, or pin this one to a core of its own (taskset -c 0)")  # fmt: skip

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from edbc.base.graph import Graph, NodeType
-from edbc.cells.kernels.products import OWN
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.rows.reduction import ReductionKernel
 from edbc.cells.rows.segmented import RunKernel
@@ -154,8 +153,7 @@ class Trainer:
             adjoint = self.adjoint(kind)
             known = self.net.kernel(kind)
             if adjoint is not None:
-                known = NativeKernel(known.program, adjoint.forward, self.net.view, known.products,
-                                     adjoint.rendered.constants)  # fmt: skip
+                known = NativeKernel(known.program, adjoint.forward, self.net.view, adjoint.rendered.constants)
             known = self._kernels.setdefault(kind, known)
         return known
 
@@ -180,8 +178,7 @@ class Trainer:
                 assert node_type is not None
                 if self.native and _is_native_reduction(kernel, node_type):
                     reductions[kind] = (kernel.op, kernel.num_fields)
-            products = next((self.net.kernel(kind).products for kind in adjoints), OWN)
-            self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement, products))
+            self._tables = (classes, list(kinds), tables_of(adjoints, reductions, placement))
         return self._tables[2]
 
     def dependences(self, capture: Capture) -> list[Dependence | None]:

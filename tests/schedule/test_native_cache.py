@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numba import config, njit
 
-from edbc.cells.kernels import library
 from edbc.native.kinds import checksum, inner
 from edbc.run.cpu import teamwork
 from edbc.run.cpu import walk as forward
@@ -54,7 +53,7 @@ def holds_native_code(module: ModuleType) -> bool:
     return "numba" in text or "njit" in text
 
 
-@pytest.mark.parametrize("walk", [forward, backward, library, teamwork], ids=["forward", "backward", "library", "team"])
+@pytest.mark.parametrize("walk", [forward, backward, teamwork], ids=["forward", "backward", "team"])
 def test_the_key_of_a_walk_covers_what_is_compiled_into_it(walk: ModuleType) -> None:
     """Functions and numbers alike: the code of an operation that an edit moves must not meet an older walk."""
     covered, open_ends = {walk}, [walk]

@@ -15,9 +15,7 @@ from gradients import gradients, random_loss, require_equal, require_equal_gradi
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edbc.cells.kernels.products import LIBRARY, OWN, Products, best
 from edbc.errors import UnsupportedError
-from edbc.native import threads
 from edbc.run.session import Net
 from edbc.run.weights.fingerprint import ELEMENTS
 from edbc.train.results import SINGLES
@@ -159,24 +157,6 @@ def test_gradients_do_not_depend_on_the_number_of_threads(dtype: torch.dtype) ->
         torch.set_num_threads(before)
     for others in found[1:]:
         assert all(a is b is None or torch.equal(a, b) for a, b in zip(found[0], others, strict=True))
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("products", [best(), LIBRARY] if best() is OWN else [LIBRARY], ids=lambda p: p.name)
-def test_products_of_a_backward_pass_take_the_threads_that_suit_them(
-    monkeypatch: pytest.MonkeyPatch, products: Products
-) -> None:
-    """The library's switch is set for the small products of operands' gradients and of weights', and set back; products
-    of our own leave it alone."""
-    monkeypatch.setattr("edbc.run.cpu.cpubackend.best", lambda: products)
-    settings: list[int] = []
-    net, _ = tree_net(8)
-    loss = random_loss(net(random_trees(8, 40)))
-    monkeypatch.setattr(threads, "_set_local", lambda: settings.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    loss.backward()
-
-    assert settings == ([] if products is OWN else [1, 0, 1, 0])
 
 
 def test_a_kept_graph_runs_again() -> None:

@@ -75,7 +75,7 @@ MECHANISMS = (
               "NodeType(op, op, (slot.base,), (slot.base,), variadic=True)",
               "NodeType(op, op + str(count), (slot.base,), (slot.base,), variadic=True)",
               (BUGS, "tests/capture/record/test_variadic.py")),
-    Mechanism(17, "a native extension is built when a module is imported", "edbc/native/blas.py",
+    Mechanism(17, "a native extension is built when a module is imported", "edbc/native/pool.py",
               "from __future__ import annotations\n",
               "from __future__ import annotations\n\n# from torch.utils.cpp_extension import load_inline\n", (BUGS,)),
     Mechanism(19, "one policy's batches come in reverse order", "edbc/schedule/scheduler.py",

@@ -11,17 +11,12 @@ import torch
 from zoo_names import short_instances
 
 from edbc.capture.semantics.shapes import flat
-from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.parts import SplitCell
 from edbc.plan.reader import read_plan
-from edbc.run.cpu.cpubackend import CpuBackend
 from edbc.run.modelfile import import_model_file
 from edbc.run.session import Net
 
-pytestmark = [
-    pytest.mark.compiled,
-    pytest.mark.skipif(shape_of(4) is None, reason="no product kernel for this processor: the library multiplies"),
-]
+pytestmark = pytest.mark.compiled
 REPOSITORY = Path(__file__).resolve().parents[2]
 OTHER_ORDER = {"lattice_gru"}
 """Models with a cell whose eager operand is not the first of its product, so that parts add in another order."""
@@ -102,12 +97,10 @@ def test_cells_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_depends_on_company_is_named() -> None:
-    """Types that torch runs, by name; nothing of a model without any; everything where the library multiplies."""
-    from edbc.cells.kernels.products import LIBRARY
-
+    """Types that torch runs, by name; nothing of a model without any; everything where torch multiplies."""
     net, instances = zoo_net("neural_module_network", torch.float32, {})  # of its own sizes: small ones are native
     assert any("find" in line and "torch" in line for line in net.depends_on_company(net.prepare(instances)))
     plain, instances = zoo_net("tree_lstm", torch.float32)
     assert list(plain.depends_on_company(plain.prepare(instances))) == []
-    library = zoo_net("tree_lstm", torch.float32, backend=CpuBackend(LIBRARY))[0]
-    assert len(list(library.depends_on_company(library.prepare(instances)))) == 1
+    by_calls = zoo_net("tree_lstm", torch.float32, backend="reference")[0]
+    assert len(list(by_calls.depends_on_company(by_calls.prepare(instances)))) == 1

@@ -358,5 +358,5 @@ class Matrices(Nest):
             one = f.vectors(1).element_at(b.sum(x, along))
             every = {lanes: vectors.splat(one) for lanes, vectors in widths.items()}
             for (_, vectors, _), weight in zip(parts, weights, strict=True):
-                made.append(vectors.fma(every[vectors.lanes], weight, so_far[len(made)]))
+                made.append(vectors.product_added(every[vectors.lanes], weight, so_far[len(made)]))
         return made

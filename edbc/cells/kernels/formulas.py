@@ -98,6 +98,10 @@ class Vectors:
         """x y + z with one rounding."""
         return self.intrinsic("fma", x, y, z)
 
+    def product_added(self, x: str, y: str, z: str) -> str:
+        """x y + z with one rounding where the processor has that, with two where it would have to be computed."""
+        return self.intrinsic("fmuladd", x, y, z)
+
     def of_library(self, name: str, *operands: str) -> str:
         """A function of the C library, element by element."""
         called = f"{self.element} @{name}{'' if self.width == 8 else 'f'}"

@@ -4,7 +4,7 @@ Definitions.
 
 (1) A *tile* is a block of the result that stands in registers: up to `rows` rows times a *panel* of columns, up to
     `vectors` vector registers wide. For every element of its rows a tile reads one row of the panel, multiplies and
-    adds, with one rounding for both.
+    adds, with one rounding for both where the processor has that.
 (2) Weights are packed in panels, one after the other: (inputs, panel's columns), the last panel as many whole vectors
     wide as its columns need, the rest zeros. See `Shape.panels`.
     Of bfloat16, which the processor multiplies in pairs and adds up in float32, two rows of a panel stand beside each
@@ -14,7 +14,8 @@ Definitions.
 (4) A result is its addend plus its bias, plus the products of the elements of its row in their order. No number of rows
     or columns, and no place among them, changes that order: a row has the same bits in any company.
 
-The library inside torch takes other paths for few rows, with other bits, and slow ones on some processors.
+The library inside torch takes other paths for few rows, with other bits, and slow ones on some processors. Where a
+processor adds products with two roundings, tiles of edbc's are as fast for all but the fewest rows.
 """
 
 from __future__ import annotations
@@ -94,16 +95,16 @@ class Shape:
 
 @cache
 def shape_of(width: int) -> Shape | None:
-    """The tiles that fill this processor's registers with elements of `width` bytes (2: bfloat16); None where it has no
-    fused multiply-add of them on vectors that LLVM knows of."""
+    """The tiles that fill this processor's registers with elements of `width` bytes; None for bfloat16 (2) where it has
+    no products of pairs that LLVM knows of."""
     features = set(processor()[1].split(","))
     if width == 2:
         return Shape(width, 16, 4, 6) if "+avx512bf16" in features and llvm_version_info[0] >= _WITH_BFLOAT else None
     if "+avx512f" in features:
         return Shape(width, 64 // width, 4, 6)
-    if {"+avx2", "+fma"} <= features:
+    if features & {"+avx", "+avx2"}:
         return Shape(width, 32 // width, 2, 6)
-    return Shape(width, 16 // width, 4, 6) if "+neon" in features else None
+    return Shape(width, 16 // width, 4, 6) if "+neon" in features else Shape(width, 16 // width, 3, 3)
 
 
 def lanes_of(width: int) -> int:
@@ -198,7 +199,7 @@ class _Tile:
     def _turn(self, sources: Sequence[str], k: Index, so_far: Sequence[str]) -> list[str]:
         """An element of every row times a row of the panel; of bfloat16 two of each."""
         (at, *sums), of, group = so_far, self.of, self.shape.group
-        read, add = (of.read, of.fma) if group == 1 else (of.pairs, of.dot)
+        read, add = (of.read, of.product_added) if group == 1 else (of.pairs, of.dot)
         weights = [read(self._vector_at(at, group * v)) for v in range(self.vectors)]
         for r, source in enumerate(sources):
             place = self.b.sum(source, k)
@@ -277,7 +278,7 @@ def text_of_peak(shape: Shape) -> tuple[str, int]:
     b.begin("entry")
     factor = b.new(f"bitcast {of.kind} zeroinitializer to {of.kind}")
     carried = [(of.kind, "zeroinitializer")] * chains
-    found = b.repeated("%turns", 1, carried, lambda _, sums: [of.fma(x, factor, x) for x in sums])
+    found = b.repeated("%turns", 1, carried, lambda _, sums: [of.product_added(x, factor, x) for x in sums])
     of.write("%out", reduce(partial(of.two, "fadd"), found))
     b.add("ret void")
     text = function(f"void @edbc_peak_f{8 * shape.width}(i64 %turns, i64 %out)", b)

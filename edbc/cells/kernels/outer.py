@@ -32,10 +32,6 @@ class OuterField(IntEnum):
 
 
 OUTER_FIELDS = 8
-FRAME = 10
-"""Words of the memory that holds the arguments of a library's routine (`library.gemm_by_frame`)."""
-OUTER_WORDS = OUTER_FIELDS + FRAME
-"""With room to work in."""
 
 
 @cache
@@ -90,7 +86,7 @@ class _Tile:
         made = []
         for r in range(self.rows):
             every = self.of.splat(self.of.element_at(self.b.sum(d, r * self.shape.width)))
-            made += [self.of.fma(every, found[v], totals[r * self.vectors + v]) for v in range(self.vectors)]
+            made += [self.of.product_added(every, found[v], totals[r * self.vectors + v]) for v in range(self.vectors)]
         return [self.b.sum(x, x_stride), self.b.sum(d, d_stride), *made]
 
     def _vector(self, address: str, v: int) -> tuple[str, str]:

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.cells.kernels.loops import constants_of, text_of
-from edbc.cells.kernels.microkernel import lanes_of
-from edbc.cells.kernels.products import OWN, Products
+from edbc.cells.kernels.microkernel import address_of_product, lanes_of
 from edbc.cells.kernels.steps import PIECE_FIELDS, STEP_FIELDS, Multiply, Pass, Place, StepField, Steps
 from edbc.cells.values.value import V
 from edbc.native.machinecode import addresses_of
@@ -54,20 +53,10 @@ class Rendered:
         size = aligned(self.steps.width * self.width)
         return size + ALIGNMENT if size and size % 1024 == 0 else size
 
-    def scratch(self, products: Products, rows: int) -> int:
-        """Bytes of the scratch row, which products of so many rows use too."""
-        if products is OWN:
-            return self._own_scratch
-        return aligned(max(self._own_scratch, products.scratch(rows, self._widest)))
-
     @cached_property
-    def _own_scratch(self) -> int:
+    def scratch(self) -> int:
+        """Bytes of the scratch row."""
         return aligned(self.steps.scratch * self.width)
-
-    @cached_property
-    def _widest(self) -> int:
-        """Bytes of the widest row that is multiplied."""
-        return max((inputs for inputs, _ in self.sizes), default=0) * self.width
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,16 +87,16 @@ class StepTable:
         return steps, pieces
 
 
-def table_of(rendered: Mapping[int, Rendered], num_types: int, products: Products,
+def table_of(rendered: Mapping[int, Rendered], num_types: int,
              leaders: Mapping[int, int] | None = None) -> StepTable:  # fmt: skip
     """The table of types given by number; what is not compiled yet is compiled as one module. `leaders` are the first
     of types whose weights are the same, which are asked for once."""
-    return _Writer(rendered, products, leaders or {}).table(num_types)
+    return _Writer(rendered, leaders or {}).table(num_types)
 
 
 class _Writer:
-    def __init__(self, rendered: Mapping[int, Rendered], products: Products, leaders: Mapping[int, int]):
-        self.rendered, self.products, self.leaders = rendered, products, leaders
+    def __init__(self, rendered: Mapping[int, Rendered], leaders: Mapping[int, int]):
+        self.rendered, self.leaders = rendered, leaders
         self.addresses = addresses_of(dict(named for one in rendered.values() for named in one.texts.values()))
         self.steps: list[list[int]] = []
         self.pieces: list[list[int]] = []
@@ -142,7 +131,7 @@ class _Writer:
         self.of_steps.append((len(self.steps), known[0]))
         self.pieces += [[*in_bytes((piece.slot, piece.offset)), piece.size] for piece in step.pieces]
         addend = (-1, 0) if step.addend is None else in_bytes(step.addend)
-        return [self.products.address(one.width), *in_bytes(step.target), *one.sizes[step.weight], 0, 0, *addend]
+        return [address_of_product(one.width), *in_bytes(step.target), *one.sizes[step.weight], 0, 0, *addend]
 
     def _pass(self, kind: int, one: Rendered, step: Pass) -> list[int]:
         for parameter in constants_of(step):

@@ -84,7 +84,7 @@ class AtOnce:
             batches = (0, self._schedule.num_batches)
             shot = backend.snapshot_of(demand.kernels, shared)
             workspace = address + demand.frame.size
-            backend.walk(batches, batches, self._schedule, demand, shot, workspace, record, self._dtype)
+            backend.walk(batches, self._schedule, demand, shot, workspace, record, self._dtype)
             return collect(capture, self._placement, Leaving(self._placement, record), self._boundary.wants)
         finally:
             backend.pool.give(buffer)

@@ -26,7 +26,7 @@ from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.carried import Carried
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
-from edbc.cells.kernels.products import OWN, Products, best
+from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Program
 from edbc.cells.rows.choice import ChoiceKernel, ComparisonKernel, choice_of, comparison_of
@@ -39,7 +39,6 @@ from edbc.cells.values.read import values_of
 from edbc.native import ahead
 from edbc.native.pointers import WORDS, record_of
 from edbc.native.pool import ALIGNMENT, Pool, aligned
-from edbc.native.threads import threads_of_products
 from edbc.run.backend import Demand, KernelOfType, Path, Segment
 from edbc.run.cpu.atonce import AtOnce, Leaving, laid_out, plain
 from edbc.run.cpu.segmentatonce import SegmentAtOnce
@@ -291,13 +290,11 @@ class CpuBackend:
     ordered_from = ORDERED_FROM
     issues = False
 
-    def __init__(self, products: Products | None = None) -> None:
-        """By default the best products that there are here."""
+    def __init__(self) -> None:
         ahead.begin()
-        self.products = products or best()
         self.pool = Pool()
         self._lock = threading.Lock()
-        self._snapshot = snapshot({}, self.products)
+        self._snapshot = snapshot({})
 
     def program_kernel(self, program: Program, view: ModelView, dtype: torch.dtype,
                        device: torch.device) -> Native | CellKernel | ProgramKernel:  # fmt: skip
@@ -318,10 +315,10 @@ class CpuBackend:
         if not all(span.size for span in spans):
             return None
         is_short = program.dtype == "bf16"
-        if program.dtype not in ("f32", "f64") and not (is_short and self.products.shape(2) is not None):
+        if program.dtype not in ("f32", "f64") and not (is_short and shape_of(2) is not None):
             return None
         values = values_of(program, lambda ref: view.shared(ref).shape)
-        kernel = None if values is None else NativeKernel(program, values, view, self.products)
+        kernel = None if values is None else NativeKernel(program, values, view)
         return None if kernel is None or (is_short and not kernel.rendered.steps.has_pairs) else kernel
 
     def runs_natively(self, node_type: NodeType, kernel: Any) -> bool:
@@ -347,7 +344,7 @@ class CpuBackend:
             if type(kernel) is NativeKernel:
                 elements[kind], kernels[kind], rendered = kernel.dtype, kernel, kernel.rendered
                 rows = count if count < BLOCK else BLOCK
-                sizes.append((rendered.stride * rows, rendered.scratch(self.products, rows)))
+                sizes.append((rendered.stride * rows, rendered.scratch))
                 continue
             elements[kind] = element = self._element_type(types[kind], kernel)
             if element is not None:
@@ -389,25 +386,23 @@ class CpuBackend:
                 continue
             for b in range(begin, end, step):
                 part = (b, b + step)
-                self.walk(part, part if self.products is OWN else (first, last), schedule, demand, shot,
-                          arenas.workspace, arenas.record, dtype)  # fmt: skip
+                self.walk(part, schedule, demand, shot, arenas.workspace, arenas.record, dtype)
                 if on_batch is not None:
                     on_batch(b)
 
-    def walk(self, batches: tuple[int, int], stretch: tuple[int, int], schedule: Schedule, demand: CpuDemand,
-             shot: Snapshot, workspace: int, memory: Longs, dtype: torch.dtype) -> None:  # fmt: skip
-        """Run native batches, as many threads as pay for a stretch of them. Memory is a record; behind the workspace is
-        that of the scratch row."""
-        with self.helped(stretch, schedule, demand, shot, dtype) as team:
+    def walk(self, batches: tuple[int, int], schedule: Schedule, demand: CpuDemand, shot: Snapshot, workspace: int,
+             memory: Longs, dtype: torch.dtype) -> None:  # fmt: skip
+        """Run native batches, as many threads as pay for them. Memory is a record; behind the workspace is that of the
+        scratch row."""
+        with self.helped(batches, schedule, demand, shot, dtype) as team:
             walk(*batches, BLOCK, workspace, workspace + demand.workspace, dtype.itemsize, demand.record, memory,
-                 shot.record, LIKE[dtype], team or 0)  # fmt: skip
+                 shot.record, LIKE[dtype], team)  # fmt: skip
 
-    def helped(self, stretch: tuple[int, int], schedule: Schedule, demand: CpuDemand, shot: Snapshot,
-               dtype: torch.dtype) -> AbstractContextManager[int | None]:  # fmt: skip
-        """As many threads as pay for a stretch."""
-        work = partial(count_work, *stretch, schedule.batch_type, schedule.batch_ptr, shot.products,
-                       len(schedule.nodes))  # fmt: skip
-        return threads_for(self.products, work, dtype.itemsize, demand.scratch)
+    def helped(self, batches: tuple[int, int], schedule: Schedule, demand: CpuDemand, shot: Snapshot,
+               dtype: torch.dtype) -> AbstractContextManager[int]:  # fmt: skip
+        """As many threads as pay for native batches."""
+        work = partial(count_work, *batches, schedule.batch_type, schedule.batch_ptr, shot.work)
+        return TEAM.helping(work, dtype.itemsize, demand.scratch)
 
     def at_once(self, batch: MiniBatch) -> AtOnce | None:
         """What runs mini-batches of the structure of a placed one from now on; None where `execute` has to."""
@@ -420,14 +415,13 @@ class CpuBackend:
     @property
     def threads(self) -> int:
         """That may run a schedule in stages."""
-        return TEAM.threads if self.products is OWN else 1
+        return TEAM.threads
 
     def _in_stages(self, segment: Segment, arenas: CpuArenas, shot: Snapshot, dtype: torch.dtype) -> bool:
         """The whole schedule in its stages; False where no helpers are to be had."""
         demand, schedule = arenas.demand, segment.schedule
         assert demand.tasks is not None
-        work = partial(count_work, 0, schedule.num_batches, schedule.batch_type, schedule.batch_ptr, shot.products,
-                       len(schedule.nodes))  # fmt: skip
+        work = partial(count_work, 0, schedule.num_batches, schedule.batch_type, schedule.batch_ptr, shot.work)
         with TEAM.lent(work) as count:
             if count == 0:
                 return False
@@ -456,7 +450,7 @@ class CpuBackend:
             with self._lock:
                 shot = self._snapshot
                 every = {**_of_same_model(shot.kernels, kernels), **kernels}
-                shot = shot.renewed() if shot.holds(kernels) else snapshot(every, self.products)
+                shot = shot.renewed() if shot.holds(kernels) else snapshot(every)
                 self._snapshot = shot
         return shot
 
@@ -467,12 +461,6 @@ class CpuBackend:
             return None
         of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
         return torch_dtype(of[0].dtype)
-
-
-def threads_for(products: Products, work: Callable[[], tuple[float, float]], width: int,
-                scratch: int = 0) -> AbstractContextManager[int | None]:  # fmt: skip
-    """Those of products of our own are a team, the library has its own. `work` is as `count_work` has it."""
-    return TEAM.helping(work, width, scratch) if products is OWN else threads_of_products(work)
 
 
 def _of_same_model(known: dict[int, Native], kernels: dict[int, Native]) -> dict[int, Native]:

@@ -142,7 +142,7 @@ class SegmentAtOnce(AtOnce):
         shot = backend.snapshot_of(demand.kernels, shared)
         with backend.helped((0, self._schedule.num_batches), self._schedule, demand, shot, self._dtype) as team:
             address, first = run_at_once(segment.external_index, lent.told, self._record, shot.record, lent.address,
-                                         carried, self._like, team or 0)  # fmt: skip
+                                         carried, self._like, team)  # fmt: skip
         return [Piece(carried, first + begin, first + end, address + begin, of_row, shape, dtype)
                 for begin, end, of_row, shape, dtype in self._pieces]  # fmt: skip
 

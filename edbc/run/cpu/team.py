@@ -49,13 +49,13 @@ class Team:
         self._helpers = self._alone = 0
         self._penalty = _FEWEST_ALONE
 
-    def helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> AbstractContextManager[int]:
+    def helping(self, work: Callable[[], float], width: int, scratch: int = 0) -> AbstractContextManager[int]:
         """The address of what the team shares while the block runs, 0 where there is no help. `work` counts
-        multiplications first; elements and scratch rows have so many bytes."""
+        multiplications; elements and scratch rows have so many bytes."""
         return _NOBODY if helpers() == 0 else self._helping(work, width, scratch)
 
     @contextmanager
-    def _helping(self, work: Callable[[], tuple[float, float]], width: int, scratch: int) -> Iterator[int]:
+    def _helping(self, work: Callable[[], float], width: int, scratch: int) -> Iterator[int]:
         with self.lent(work) as count:
             if count:
                 yield from self._with_help(count, width, scratch)
@@ -68,10 +68,10 @@ class Team:
         return 1 if self._alone else 1 + helpers()
 
     @contextmanager
-    def lent(self, work: Callable[[], tuple[float, float]]) -> Iterator[int]:
+    def lent(self, work: Callable[[], float]) -> Iterator[int]:
         """How many helpers the block may `call`; nobody else has them meanwhile."""
         count = helpers()
-        if count == 0 or work()[0] < WORTH or not self._lock.acquire(blocking=False):
+        if count == 0 or work() < WORTH or not self._lock.acquire(blocking=False):
             yield 0
             return
         try:

@@ -19,7 +19,7 @@ import numpy as np
 from edbc.cells.kernels import outer, steps
 from edbc.cells.kernels.outer import OUTER_FIELDS, OuterField
 from edbc.cells.kernels.steps import SCRATCH, STEP_FIELDS, StepField
-from edbc.native import blas, pointers
+from edbc.native import pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.kinds import checksum
 from edbc.native.pointers import add_shared, call_at, load, load_shared, store, store_shared
@@ -184,5 +184,5 @@ def _build(stamp: int) -> Callable[..., None]:
     return help_team
 
 
-COMPILED_IN = (blas, outer, pointers, steps)
+COMPILED_IN = (outer, pointers, steps)
 help_team = _build(checksum(*COMPILED_IN))

@@ -25,7 +25,7 @@ from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, 
 from edbc.cells.rows import choiceloop, reduction
 from edbc.cells.rows.choiceloop import NUM_COMPARISONS, chosen, compare
 from edbc.cells.rows.reduction import OPS
-from edbc.native import blas, pointers
+from edbc.native import pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.kinds import checksum
 from edbc.native.pointers import (
@@ -483,7 +483,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None], Callab
     return walk, walk_stages, run_at_once
 
 
-COMPILED_IN = (blas, choiceloop, outer, pointers, reduction, steps, tasks, teamwork)
+COMPILED_IN = (choiceloop, outer, pointers, reduction, steps, tasks, teamwork)
 walk, walk_stages, run_at_once = _build(checksum(*COMPILED_IN))
 
 

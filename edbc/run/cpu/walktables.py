@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.standins.standin import torch_dtype
-from edbc.cells.kernels.products import Products
+from edbc.cells.kernels.microkernel import shape_of
 from edbc.cells.kernels.steps import steps_of
 from edbc.cells.kernels.steptables import Rendered, StepTable, table_of
 from edbc.cells.program import Program
@@ -27,18 +27,18 @@ from edbc.run.weights.packed import Pack, PackedWeights, PacksOfAll
 class NativeKernel:
     """A program as values, their steps, and its weights."""
 
-    def __init__(self, program: Program, values: Sequence[V], view: ModelView, products: Products,
-                 constants: Iterable[V] = ()):  # fmt: skip
+    def __init__(self, program: Program, values: Sequence[V], view: ModelView, constants: Iterable[V] = ()):
         """`constants` are packed though the steps do not read them: a backward pass does."""
         self.program = program
         self.values = values
-        self.products = products
         self.dtype = torch_dtype(program.dtype)
         width = self.dtype.itemsize
         sizes = tuple((packed.rows, packed.columns) for packed in program.weights)
         self.rendered = Rendered(steps_of(values, len(program.loads)), width, sizes)
-        self.shape = products.shape(width)
-        """How weights are packed; None: as matrices."""
+        shape = shape_of(width)
+        assert shape is not None, "native types are of elements that the processor multiplies"
+        self.shape = shape
+        """How weights are packed."""
         read = dict.fromkeys(v.arg[0] for v in (*constants, *self.rendered.constants))
         self.weights = PackedWeights(program, view, self.dtype, torch.device("cpu"), read, self.shape)
 
@@ -46,10 +46,7 @@ class NativeKernel:
         """A packed weight transposed, packed too; made once per pack."""
         if weight not in pack.transposed:
             packed, matrix = self.program.weights[weight], pack.matrices[weight]
-            if self.shape is None:
-                pack.transposed[weight] = matrix.t().contiguous()
-            else:
-                pack.transposed[weight] = self.shape.pack(self.shape.unpack(matrix, packed.rows, packed.columns).t())
+            pack.transposed[weight] = self.shape.pack(self.shape.unpack(matrix, packed.rows, packed.columns).t())
         return pack.transposed[weight]
 
 
@@ -70,9 +67,8 @@ class Snapshot:
     found: tuple[Pack, ...]
     """What they were."""
     table: StepTable
-    products: NDArray[np.float64]
-    """Per type, (types, 2): multiplications that a node's products take, and how many products a batch has; see
-    `placeloops.count_work`."""
+    work: NDArray[np.float64]
+    """Per type, multiplications that a node's products take; see `placeloops.count_work`."""
 
     def holds(self, kernels: dict[int, Native]) -> bool:
         """True when the tables hold these kernels."""
@@ -109,11 +105,11 @@ def address_of_parameter(pack: Pack, parameter: V) -> int:
     return found.data_ptr() + offset * found.itemsize
 
 
-def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
+def snapshot(kernels: dict[int, Native]) -> Snapshot:
     """Tables for types given by number."""
     num_types = max(kernels, default=-1) + 1
     code, num_operands, num_outputs, stride = np.zeros((4, num_types), np.int64)
-    work, number = np.zeros((num_types, 2)), np.zeros(num_types)
+    work, number = np.zeros((2, num_types))
     rendered: dict[int, Rendered] = {}
     for kind, kernel in kernels.items():
         if isinstance(kernel, ReductionKernel):
@@ -132,11 +128,11 @@ def snapshot(kernels: dict[int, Native], products: Products) -> Snapshot:
             one = rendered[kind] = kernel.rendered
             code[kind], stride[kind] = PROGRAM, one.stride
             num_operands[kind], num_outputs[kind] = one.steps.num_operands, one.steps.num_outputs
-            work[kind] = sum(rows * columns for rows, columns in one.sizes), len(one.sizes)
+            work[kind] = sum(rows * columns for rows, columns in one.sizes)
     weighted = {kind: kernel.weights for kind, kernel in kernels.items() if isinstance(kernel, NativeKernel)}
     first: dict[int, int] = {}
     leaders = {kind: first.setdefault(of.number, kind) for kind, of in weighted.items()}
-    table = table_of(rendered, num_types, products, leaders)
+    table = table_of(rendered, num_types, leaders)
     weights = PacksOfAll([*weighted.values()])
     packs = dict(zip(weighted, found := weights.packs, strict=True))
     tables = Tables(code, num_operands, num_outputs, table.ptr, *_filled(table, packs), stride, number)

@@ -462,13 +462,9 @@ def externals_by_source(external_source, external_class, external_row, class_ext
 
 
 @njit(cache=True)
-def count_work(begin, end, batch_type, batch_ptr, products, block):
-    """Multiplications and products of batches begin to end, of which a product takes at most `block` rows; `products`
-    (types, 2) are a node's multiplications and a batch's products."""
-    multiplications = count = 0.0
+def count_work(begin, end, batch_type, batch_ptr, of_node):
+    """Multiplications of batches begin to end, by those of a node of each type."""
+    multiplications = 0.0
     for b in range(begin, end):
-        t = batch_type[b]
-        rows = batch_ptr[b + 1] - batch_ptr[b]
-        multiplications += rows * products[t, 0]
-        count += -(-rows // block) * products[t, 1]
-    return multiplications, count
+        multiplications += (batch_ptr[b + 1] - batch_ptr[b]) * of_node[batch_type[b]]
+    return multiplications

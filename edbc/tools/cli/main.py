@@ -151,7 +151,7 @@ def check(**options: Any) -> None:
 @main.command()
 @click.argument("plan", metavar="PLAN.yaml", type=FILE)
 @options(
-    "input set batch-size against limit rounds threads device dtype front-end backend products weights model "
+    "input set batch-size against limit rounds threads device dtype front-end backend weights model "
     "trust-changed-model format",
     batch_size={"names": ("--batch-size", "batch_sizes"), "type": None, "default": "32", "metavar": "N,.."},
     against={

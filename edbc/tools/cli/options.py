@@ -144,9 +144,6 @@ _ENTRIES: tuple[Entry, ...] = (
     _switch("--static", help="Only what the plan holds: the model is not imported."),
     _entry("--rounds", type=COUNT, default=3, help="Passes over them."),
     _entry("--threads", type=COUNT, default=1, help="Threads of torch and its BLAS."),
-    _entry("--products", type=("own", "library"),
-           help="What multiplies on the CPU: a kernel of edbc's own (where there is one), or the library inside "
-           "torch."),
 )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from edbc.base.graph import NodeType, ValueClass
-from edbc.cells.kernels.products import Products
 from edbc.cells.kernels.steptables import StepTable, matrix, table_of
 from edbc.native.pool import aligned
 from edbc.run.passes.placement import Placement
@@ -68,15 +67,15 @@ class TypeTables:
     steps: StepTable
     scratch: int
     """Bytes of the scratch row."""
-    multiply: Products
     parts: Mapping[int, tuple[Part, ...]]
     """What the gradients of each type's packed weights are."""
     leaders: Mapping[int, int]
     """Of each type the first whose packed weights are the same: their gradients add up in the same memory."""
 
 
-def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]], placement: Placement,
-              products: Products) -> TypeTables:  # fmt: skip
+def tables_of(
+    adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[str, int]], placement: Placement
+) -> TypeTables:
     """Tables for types given by number; reductions by operation and number of fields."""
     num_types = len(placement.operand_class)
     code, num_operands, num_outputs, stride, input_stride = np.zeros((5, num_types), np.int64)
@@ -105,15 +104,15 @@ def tables_of(adjoints: Mapping[int, Adjoint], reductions: Mapping[int, tuple[st
     parts = {kind: parts_of(adjoint) for kind, adjoint in adjoints.items()}
     first: dict[Any, int] = {}
     leaders = {kind: first.setdefault((parts[kind], *_weights(adjoint)), kind) for kind, adjoint in adjoints.items()}
-    steps = table_of(rendered, num_types, products, leaders)
+    steps = table_of(rendered, num_types, leaders)
     arrays = Adjoints(
         code, num_operands, num_outputs, placement.operand_class, placement.output_class, saved, kept, stride,
         steps.ptr, steps.steps, steps.pieces, ptr[0], matrix(of_products, 4), ptr[1], matrix(of_inputs, 4),
         input_stride,
     )  # fmt: skip
-    scratch = max((one.scratch(products, BLOCK) for one in rendered.values()), default=0)
+    scratch = max((one.scratch for one in rendered.values()), default=0)
     of_reductions = {kind: op for kind, (op, _) in reductions.items()}
-    return TypeTables(adjoints, of_reductions, first_product, arrays, steps, scratch, products, parts, leaders)
+    return TypeTables(adjoints, of_reductions, first_product, arrays, steps, scratch, parts, leaders)
 
 
 def _weights(adjoint: Adjoint) -> tuple[Any, ...]:

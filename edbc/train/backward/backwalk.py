@@ -20,10 +20,10 @@ import numpy as np
 
 from edbc.cells.kernels import outer as outer_products
 from edbc.cells.kernels import steps
-from edbc.cells.kernels.outer import OUTER_WORDS, OuterField
+from edbc.cells.kernels.outer import OUTER_FIELDS, OuterField
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField
 from edbc.cells.rows import choiceloop, reduction
-from edbc.native import blas, pointers
+from edbc.native import pointers
 from edbc.native.kernelcache import INNER, UNCOUNTED, njit
 from edbc.native.kinds import checksum
 from edbc.native.pointers import copy_bytes, load, store
@@ -299,7 +299,7 @@ def _products(
     """The gradients of the weights of type t: one product each over its live nodes in batches end - 1 down to begin, in
     blocks. The first `filled` rows of the workspace come from later batches; unless this `ends` the products, rows of a
     block that is not full wait there for earlier ones. Returns how many do."""
-    fields = np.zeros(OUTER_WORDS, np.int64)
+    fields = np.zeros(OUTER_FIELDS, np.int64)
     deltas_stride = gradients.stride[tables.output_class[t, tables.saved[t]]]
     spare = np.zeros(deltas_stride, np.uint8)
     deltas = workspace + block * tables.input_stride[t]
@@ -370,7 +370,7 @@ def _build(stamp: int) -> tuple[Callable[..., None], Callable[..., None]]:
     return walk_back, weight_products
 
 
-COMPILED_IN = (blas, choiceloop, forward, outer_products, pointers, reduction, steps, tasks, teamwork)
+COMPILED_IN = (choiceloop, forward, outer_products, pointers, reduction, steps, tasks, teamwork)
 walk_back, weight_products = _build(checksum(*COMPILED_IN))
 
 

@@ -31,9 +31,11 @@ from edbc.capture.forward.build import Capture
 from edbc.capture.record.lookup import look_up_of
 from edbc.capture.record.table import SharedRef
 from edbc.capture.standins.standin import torch_dtype
+from edbc.cells.kernels.outer import address_of_outer
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.run.backend import Segment
-from edbc.run.cpu.cpubackend import CpuArenas, stretches_of, threads_for
+from edbc.run.cpu.cpubackend import CpuArenas, stretches_of
+from edbc.run.cpu.team import TEAM
 from edbc.run.cpu.walk import gather_rows, record_of_memory
 from edbc.run.cpu.walktables import NativeKernel, address_of_parameter
 from edbc.run.passes.placeloops import count_work
@@ -66,7 +68,7 @@ class NativeReversal(Reversal):
         assert self.arenas.snapshot is not None
         self._packs = self.arenas.snapshot.packs  # the weights with which the forward pass ran
         self._kernels = self.arenas.snapshot.kernels
-        self._products_of_types = self.arenas.snapshot.products
+        self._work_of_types = self.arenas.snapshot.work
         self._alive: list[torch.Tensor] = []
         self._sparse: dict[SharedRef, tuple[Longs, torch.Tensor]] = {}
         self.constants: dict[tuple[int, int], torch.Tensor] = {}
@@ -350,26 +352,21 @@ class NativeReversal(Reversal):
             if dtype is None:
                 self.batch(begin)
             else:
-                with threads_for(self.tables.multiply, partial(self._work, begin, end), dtype.itemsize) as team:
+                work = partial(count_work, begin, end, self.batches.batch_type, self.batches.batch_ptr,
+                               self._work_of_types)  # fmt: skip
+                with TEAM.helping(work, dtype.itemsize) as team:
                     walk_back(begin, end, BLOCK, self._workspace, self._workspace + self._scratch, dtype.itemsize,
-                              *whole, _LIKE[dtype], team or 0)  # fmt: skip
+                              *whole, _LIKE[dtype], team)  # fmt: skip
         for dtype, (kinds, workspaces, filled) in self._products.items():
-            with threads_for(self.tables.multiply, self._work_of_weights, dtype.itemsize) as team:
-                outer = self.tables.multiply.outer(dtype.itemsize)
+            with TEAM.helping(self._work_of_weights, dtype.itemsize) as team:
+                outer = address_of_outer(dtype.itemsize)
                 weight_products(kinds, segment.begin, segment.stop, WEIGHT_BLOCK, workspaces, filled, outer, *whole,
-                                _LIKE[dtype], team or 0)  # fmt: skip
+                                _LIKE[dtype], team)  # fmt: skip
 
-    def _work(self, begin: int, end: int) -> tuple[float, float]:
-        """Multiplications and products of batches' backward passes, for `threads_for`."""
-        work: tuple[float, float] = count_work(begin, end, self.batches.batch_type, self.batches.batch_ptr,
-                                               self._products_of_types, BLOCK)  # fmt: skip
-        return work
-
-    def _work_of_weights(self) -> tuple[float, float]:
-        """The same of the products over all nodes."""
+    def _work_of_weights(self) -> float:
+        """Multiplications of the products over all nodes."""
         kinds = [kind for of, *_ in self._products.values() for kind in of.tolist()]
-        nodes, of_type = self.segment.graph.counts()[kinds], self._products_of_types[kinds]
-        return float(nodes @ of_type[:, 0]), float(-(-nodes // WEIGHT_BLOCK) @ of_type[:, 1])
+        return float(self.segment.graph.counts()[kinds] @ self._work_of_types[kinds])
 
     def _stretches(self, segment: Segment) -> Iterator[tuple[int, int, torch.dtype | None]]:
         """Runs of batches (begin, end, element type); single batches with None for torch."""

@@ -11,18 +11,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edbc.cells.kernels.microkernel import Shape, address_of_product, shape_of
-from edbc.cells.kernels.products import LIBRARY, OWN, Products
+from edbc.cells.kernels.microkernel import Shape, address_of_product, shape_of, text_of
 from edbc.cells.kernels.steps import PIECE_FIELDS, STEP_FIELDS
+from edbc.native.machinecode import address_of
 
-pytestmark = [
-    pytest.mark.compiled,
-    pytest.mark.skipif(shape_of(4) is None, reason="no kernel for this processor: the library multiplies"),
-]
+pytestmark = pytest.mark.compiled
 DTYPES = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}
 TOLERANCES = {2: 1e-2, 4: 2e-5, 8: 1e-13}
 WIDTHS = [pytest.param(2, marks=pytest.mark.skipif(shape_of(2) is None, reason="multiplies no bfloat16")), 4, 8]
+TILES = {"own": None, "avx": (32, 2, 6), "sse": (16, 3, 3)}
+"""Bytes of a vector, vectors and rows; None: as this processor has them."""
 CUTS = st.lists(st.integers(1, 70), max_size=3)
+
+
+def tiles(name: str, width: int) -> tuple[Shape, int]:
+    """Tiles of `TILES`, and the address of their kernel."""
+    found = TILES[name]
+    if found is None:
+        shape = shape_of(width)
+        assert shape is not None
+        return shape, address_of_product(width)
+    vector, *counts = found
+    shape = Shape(width, vector // width, *counts)
+    function = f"{name}_product_of_{width}"
+    text = text_of(shape).replace("@edbc_product_f32(", f"@{function}(").replace("@edbc_product_f64(", f"@{function}(")
+    return shape, address_of(function, text)
 
 
 class Product:
@@ -48,11 +61,11 @@ class Product:
         result = result if self.bias is None else result + self.bias.double()
         return result if self.addend is None else result + self.addend
 
-    def run(self, which: list[int], products: Products = OWN) -> torch.Tensor:
+    def run(self, which: list[int], of: str = "own") -> torch.Tensor:
         """The rows of these numbers, by the native function; columns beside the target's must stay."""
-        width, shape = self.width, products.shape(self.width)
-        weight = self.weight.contiguous() if shape is None else shape.pack(self.weight)
-        padding = 0 if shape is None else shape.padded(self.columns) - self.columns
+        width, (shape, address) = self.width, tiles(of, self.width)
+        weight = shape.pack(self.weight)
+        padding = shape.padded(self.columns) - self.columns
         bias = None if self.bias is None else torch.nn.functional.pad(self.bias, (0, padding))
         target = torch.full((len(which), self.columns + 2), 7.0, dtype=DTYPES[width])
         tensors = [target, *self.sources, *([] if self.addend is None else [self.addend])]
@@ -66,9 +79,8 @@ class Product:
         pieces = np.zeros((len(self.sizes) + 1, PIECE_FIELDS), np.int64)
         for i, size in enumerate(self.sizes):
             pieces[i, :3] = i + 1, 2 * width, size
-        scratch = np.zeros(products.scratch(len(which), len(self.weight) * width) // 8 + 1, np.int64)
-        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(products.address(width))
-        call(at.ctypes.data, len(tensors), len(which), step.ctypes.data, pieces.ctypes.data, scratch.ctypes.data, 0)
+        call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(address)
+        call(at.ctypes.data, len(tensors), len(which), step.ctypes.data, pieces.ctypes.data, 0, 0)
         assert (target[:, 0] == 7).all()
         assert (target[:, -1] == 7).all()
         return target[:, 1:-1]
@@ -76,13 +88,13 @@ class Product:
 
 @settings(derandomize=True, deadline=None, max_examples=80)
 @given(sizes=CUTS, columns=st.integers(0, 150), rows=st.integers(1, 20), width=st.sampled_from([4, 8]),
-       biased=st.booleans(), added=st.booleans(), products=st.sampled_from([OWN, LIBRARY]))  # fmt: skip
+       biased=st.booleans(), added=st.booleans(), of=st.sampled_from([*TILES]))  # fmt: skip
 def test_products_of_any_size(sizes: list[int], columns: int, rows: int, width: int, biased: bool, added: bool,
-                              products: Products) -> None:  # fmt: skip
-    """Pieces, columns and rows of any number, with and without bias and addend: the sum that they define, ours and the
-    library's."""
+                              of: str) -> None:  # fmt: skip
+    """Pieces, columns and rows of any number, with and without bias and addend: the sum that they define, by tiles
+    of any processor."""
     product = Product(sizes, columns, rows, width, rows, biased, added)
-    found = product.run(list(range(rows)), products)
+    found = product.run(list(range(rows)), of)
 
     tolerance = TOLERANCES[width]
     torch.testing.assert_close(found.double(), product.expected(), rtol=tolerance, atol=tolerance * (1 + sum(sizes)))
@@ -101,17 +113,20 @@ def test_products_of_pairs(sizes: list[int], columns: int, rows: int, biased: bo
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("of", TILES)
 @pytest.mark.parametrize("columns", [1, 16, 64, 67, 130])
-def test_a_row_has_the_same_bits_in_any_company(columns: int, width: int) -> None:
+def test_a_row_has_the_same_bits_in_any_company(columns: int, of: str, width: int) -> None:
     """Every row alone, and every row at every place among one to nineteen others: not one bit differs."""
+    if width == 2 and of != "own":
+        pytest.skip("only processors with AVX-512 multiply pairs")
     product = Product([18 if width == 2 else 17, 40], columns, 23, width, columns)
-    alone = torch.cat([product.run([r]) for r in range(product.rows)])
+    alone = torch.cat([product.run([r], of) for r in range(product.rows)])
     rng = random.Random(columns)
     for count in range(1, 20):
         which = [rng.randrange(product.rows) for _ in range(count)]
         for shift in range(count):
             turned = which[shift:] + which[:shift]
-            assert torch.equal(product.run(turned), alone[turned])
+            assert torch.equal(product.run(turned, of), alone[turned])
 
 
 @pytest.mark.parametrize("width", WIDTHS)

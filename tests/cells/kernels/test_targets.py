@@ -18,6 +18,8 @@ from edbc.cells.kernels.steps import Pass
 from edbc.run.cpu.walktables import NativeKernel
 
 TARGETS = {
+    "x86-64": ("x86_64-unknown-linux-gnu", "x86-64", "+sse2", ((4, 4, 3), (8, 2, 3))),
+    "sandybridge": ("x86_64-unknown-linux-gnu", "sandybridge", "+avx", ((4, 8, 2), (8, 4, 2))),
     "x86-64-v3": ("x86_64-unknown-linux-gnu", "x86-64-v3", "+avx2,+fma", ((4, 8, 2), (8, 4, 2))),
     "x86-64-v4": ("x86_64-unknown-linux-gnu", "x86-64-v4", "+avx512f,+avx512vl,+avx2,+fma", ((4, 16, 4), (8, 8, 4))),
     "sapphirerapids": ("x86_64-unknown-linux-gnu", "sapphirerapids", "+avx512f,+avx512vl,+avx512bf16", ((2, 16, 4),)),

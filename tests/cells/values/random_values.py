@@ -13,7 +13,6 @@ import torch
 from edbc.base.operations import BINARY, UNARY
 from edbc.capture.record.table import SharedRef
 from edbc.cells.kernels.microkernel import shape_of
-from edbc.cells.kernels.products import OWN
 from edbc.cells.kernels.steps import FIRST_OPERAND, SCRATCH, SHARED, WORKSPACE, StepField, steps_of
 from edbc.cells.kernels.steptables import Rendered, table_of
 from edbc.cells.values.evaluate import Batch, Interpreter, Tensors, Weight
@@ -163,7 +162,7 @@ def run_natively(outputs: Sequence[V], rows: Sequence[torch.Tensor], lanes: int,
         kept.append(viewed(parameter)(v.arg[0]).reshape(-1)[v.arg[1] :])
         return kept[-1].data_ptr()
 
-    table, piece = table_of({0: rendered}, 1, OWN).filled(weight_at, parameter_at)
+    table, piece = table_of({0: rendered}, 1).filled(weight_at, parameter_at)
     for step in table:
         call = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 7)(int(step[StepField.KERNEL]))
         pieces = piece[step[StepField.BEGIN] :]

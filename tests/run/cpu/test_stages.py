@@ -15,7 +15,6 @@ from strategies import graphs, random_lattice_graph
 
 from edbc.base.graph import Graph
 from edbc.capture.semantics.shapes import flat
-from edbc.cells.kernels.microkernel import shape_of
 from edbc.plan.plan import BatchCost
 from edbc.run.cpu import team
 from edbc.run.cpu.team import TEAM, Team
@@ -90,8 +89,6 @@ def test_what_is_too_small_for_helpers_is_not_scheduled_twice(monkeypatch: pytes
 @pytest.fixture
 def tagger(monkeypatch: pytest.MonkeyPatch) -> tuple[Net, Net, list[Any]]:
     """A tagger's net by its policy and one in stages, with a helper, whatever cores there are."""
-    if shape_of(4) is None:
-        pytest.skip("no product kernel for this processor: the library multiplies, and there are no teams")
     monkeypatch.setattr(team, "helpers", lambda: 1)
     monkeypatch.setattr(team, "WORTH", 0)
     monkeypatch.setattr(stages, "LEAST", 0.0)

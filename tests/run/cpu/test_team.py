@@ -16,16 +16,12 @@ from gradients import random_loss
 from helpers import bound, model_file
 
 from edbc.capture.semantics.shapes import flat
-from edbc.cells.kernels.microkernel import shape_of
 from edbc.run.cpu import team
 from edbc.run.cpu.team import TEAM, Team
 from edbc.run.cpu.teamwork import ARRIVED, ENLISTED, LATE
 from edbc.run.session import Net
 
-pytestmark = [
-    pytest.mark.compiled,
-    pytest.mark.skipif(shape_of(4) is None, reason="no product kernel for this processor: the library multiplies"),
-]
+pytestmark = pytest.mark.compiled
 HELPERS = 2
 """Beside one thread, whatever cores there are."""
 
@@ -140,15 +136,15 @@ def test_after_one_that_was_late_mini_batches_run_alone(monkeypatch: pytest.Monk
     alone._helpers = 1  # nobody comes: nothing is run here
 
     def address() -> int:
-        with alone.helping(lambda: (float(team.WORTH), 1.0), 4, 0) as found:
+        with alone.helping(lambda: float(team.WORTH), 4) as found:
             return found
 
     def late() -> None:
-        with alone.helping(lambda: (float(team.WORTH), 1.0), 4, 0) as found:
+        with alone.helping(lambda: float(team.WORTH), 4) as found:
             word(found, LATE)[0] = 1
 
     for count in (16, 30):
         late()
         assert [address() != 0 for _ in range(count + 2)] == [False] * count + [True] * 2
-    with alone.helping(lambda: (0.0, 0.0), 4, 0) as found:
+    with alone.helping(lambda: 0.0, 4) as found:
         assert found == 0
