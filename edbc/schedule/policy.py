@@ -138,6 +138,12 @@ class Policy:
         return {}
 
     @cached_property
+    def num_types(self) -> int:
+        """Up to which number it tells types apart."""
+        ready = (ready_types(self.encoding or "", state) for state in self.table)
+        return max((len(self.cost), *(a + 1 for kinds in ready for a in kinds)))
+
+    @cached_property
     def asked(self) -> dict[bool, Any]:
         """What this policy asks of the engine, by whether the rule beside it may run; `edbc.schedule.scheduler` fills
         it."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edbc.base.graph import Graph, Ints
+from edbc.base.graph import Graph, Ints, ints
 from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import ENCODINGS, RULES, Policy
 from edbc.schedule.schedule import Schedule
@@ -36,8 +36,13 @@ def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = 
 
     A table that runs beside a rule never loses to it: where its schedule is above the lower bound, the rule is
     simulated too and the cheaper of the two is taken, unless `compare` is false. With `in_order` the nodes inside
-    batches are as `edbc.schedule.order.order_nodes` leaves them.
+    batches are as `edbc.schedule.order.order_nodes` leaves them. Where there are more types than could have nodes, as
+    in a net that has met many sizes, T counts those that have.
     """
+    if graph.num_types > policy.num_types + graph.num_nodes:
+        few, number = of_few_types(graph, policy.num_types)
+        found = run(few, policy, compare=compare, in_order=in_order)
+        return replace(found, graph=graph, batch_type=number[found.batch_type])
     asked = policy.asked.get(compare) or _asked(policy, compare)
     if asked.by_depth:
         schedule = _by_depth(graph, policy)
@@ -47,6 +52,15 @@ def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = 
         policy.costs_of(graph.num_types), in_order,
     )  # fmt: skip
     return Schedule(graph, batch_type, batch_ptr, nodes, int(table_steps), int(unseen_states), bool(by_rule))
+
+
+def of_few_types(graph: Graph, num_known: int = 0) -> tuple[Graph, Ints]:
+    """The graph without types that have no node, but for the first ones, and the numbers that its types had, in their
+    order."""
+    kinds = np.unique(graph.node_type)
+    number = np.concatenate([np.arange(num_known, dtype=np.int32), kinds[kinds >= num_known]])
+    types = tuple([graph.types[kind] for kind in number])
+    return replace(graph, types=types, node_type=ints(np.searchsorted(number, graph.node_type))), number
 
 
 def with_nodes(graph: Graph, schedule: Schedule, step: NDArray[np.int64], step_ptr: NDArray[np.int64]) -> Schedule:
@@ -150,7 +164,8 @@ def work_of(graph: Graph) -> int:
 
 
 def lower_bound(graph: Graph) -> int:
-    """ED-Batch Eq. 2: the sum over types of the most nodes of that type on any path. O(T (n + m))."""
+    """ED-Batch Eq. 2: the sum over types that have nodes of the most nodes of that type on any path. O(T (n + m))."""
     from edbc.schedule.analysis import analyse, terms
 
+    graph, _ = of_few_types(graph)
     return int(terms(analyse(*arrays_of(graph), graph.num_types, False, True, False)).sum())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import graphs, random_graph, random_lattice_graph, swapped_trees_graph
 
-from edbc.base.graph import Graph
+from edbc.base.graph import Graph, NodeType
 from edbc.schedule.analysis import ALONE, FIRST, analyse
 from edbc.schedule.checker import check_schedule
 from edbc.schedule.choice import describe, new_scratch
@@ -236,3 +236,24 @@ def test_states_with_an_unknown_type_are_unseen() -> None:
     schedule = run(Graph.build(["a", "b", "new"], [("a", []), ("b", [0]), ("new", [1])]), policy)
 
     assert (schedule.table_steps, schedule.unseen_states) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", [*KINDS[1:], *ENCODINGS])
+def test_types_that_have_no_node_change_no_schedule(kind: str) -> None:
+    """A net that has met 10,000 sizes has as many types, of which a mini-batch has some: the engine, whose arrays grow
+    with the square of their number, gets those that have nodes beside the policy's own."""
+    known = [random_graph(seed, 30, num_types=6) for seed in range(3)]
+    policy = cover(Policy("fsm", kind, "chains"), known) if kind in ENCODINGS else Policy(kind, cost=(1.0, 0.5))
+    graph = random_graph(7, 30, num_types=9)
+    number = np.concatenate([np.arange(6), [3_000, 70_000, 150_000]]).astype(np.int32)
+    types = [*graph.types[:6], *[NodeType(f"unused{k}", "unused") for k in range(150_001 - 6)]]
+    for few, many in enumerate(number.tolist()):
+        types[many] = graph.types[few]
+    sparse = replace(graph, types=tuple(types), node_type=number[graph.node_type])
+
+    schedule, expected = run(sparse, policy), run(graph, policy)
+
+    assert [(number[kind], nodes) for kind, nodes in batches_of(expected)] == batches_of(schedule)
+    assert (schedule.table_steps, schedule.unseen_states) == (expected.table_steps, expected.unseen_states)
+    assert lower_bound(sparse) == lower_bound(graph)
+    check_schedule(sparse, schedule)

@@ -76,6 +76,8 @@ ORDERED_FROM = 2048
 `benchmarks/runs.py` can tell."""
 _BASE = IN_MEMORY * WORDS
 """Where a Memory's `base` begins in its record."""
+MOST_KERNELS = 1024
+"""Types whose tables are kept for mini-batches that bring others: writing those of one takes 25 microseconds."""
 STACKED = 16
 """Constants of a class up to which each is read where it is: looking at one takes 0.4 microseconds, a stack 10 and 0.13
 for each."""
@@ -449,7 +451,8 @@ class CpuBackend:
         if not shot.serves(kernels):
             with self._lock:
                 shot = self._snapshot
-                every = {**_of_same_model(shot.kernels, kernels), **kernels}
+                known = shot.kernels if len(shot.kernels) <= MOST_KERNELS else {}
+                every = {**_of_same_model(known, kernels), **kernels}
                 shot = shot.renewed() if shot.holds(kernels) else snapshot(every)
                 self._snapshot = shot
         return shot
