@@ -227,14 +227,14 @@ class Checked(Returned):
 def presumed(rec: Recorder, value: Value, frame: FrameType, site: Site | None) -> bool | None:
     """What a condition that a frame asks for, at a site that may be known, must be; None where it is no check, or is to
     be read."""
-    if value.ref < 0 or rec.books is not None or rec.in_cell or rec.in_fragment or not rec.tracer.presumes:
+    if value.ref < 0 or rec.in_cell or rec.in_fragment or not rec.tracer.presumes:
         return None
     holds = _way_on(frame.f_code, frame.f_lasti)
     if site is not None:
         site.branches = holds is None
     if holds is None or len(rec.unread) > MOST_CHECKS:
         return None
-    check = later(Check, rec, value)
+    check = later(Check, rec, value if rec.books is None else rec.copied(value))  # which may change
     if type(check) is not Check:
         return None
     check.holds, check.where = holds, user_location()

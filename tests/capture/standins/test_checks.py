@@ -44,6 +44,22 @@ class Likelihood(Layer):
         return Normal(mean, scale).log_prob(x).sum()
 
 
+class ChangesInPlace(Layer):
+    """Books are kept, and what was checked changes behind it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.up(x)
+        view, fine = h[:2], h == h
+        h += 1.0
+        if not fine.all():
+            raise ValueError("not a number")
+        fine.logical_not_()
+        is_large = (h.abs() > 100.0).any()
+        assert not is_large
+        is_large.fill_(True)
+        return h * fine + view.sum()
+
+
 class Part(Layer):
     def forward(self, x: Tensor) -> Tensor:
         h = torch.tanh(self.up(x))
@@ -137,7 +153,7 @@ def _distributions_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
 
 
-@pytest.mark.parametrize("kind", [Asserts, Likelihood])
+@pytest.mark.parametrize("kind", [Asserts, Likelihood, ChangesInPlace])
 def test_nobody_waits_for_a_check(kind: type[nn.Module]) -> None:
     """Nothing is read, so instances can be captured, and outputs are eager's, as a captured instance's are."""
     net = net_of(kind, GOOD[:5])
@@ -160,7 +176,8 @@ def test_checks_of_rows(kind: type[nn.Module], rows: bool) -> None:
 
 
 @pytest.mark.parametrize(("kind", "error"), [(Asserts, AssertionError), (Likelihood, ValueError),
-                                             (RaisesBehind, AssertionError), (ReadsToo, AssertionError)])  # fmt: skip
+                                             (ChangesInPlace, ValueError), (RaisesBehind, AssertionError),
+                                             (ReadsToo, AssertionError)])  # fmt: skip
 def test_a_check_that_does_not_hold(kind: type[nn.Module], error: type[Exception]) -> None:
     """The model's own error is raised where it stands, by calls, runs and streams; the net goes on."""
     ways: list[Callable[[Net, list[Tensor]], Any]] = [
