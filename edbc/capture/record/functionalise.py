@@ -768,11 +768,11 @@ def assigns_rows(rec: Recorder, rows: Ragged, index: Any, value: Any) -> bool:
         return False
     index = as_python_has_it(index)
     by_rows = _by_rows(index if type(index) is tuple else (index,))
-    if by_rows is not None and type(by_rows[0]) is list and rows.is_own and type(value) is Ragged:
-        if len({*by_rows[0]}) < len(rows.refs):  # of all, what they were has a gradient nevertheless
-            return False  # they get one name together (`ragged.across`), and no rows of their own
     if by_rows is None or not (rows.is_own or (rows.taken is not None and _are_unseen(rec, rows.taken))):
         return False
+    are_listed = type(by_rows[0]) is list and rows.is_own and type(value) is Ragged
+    if are_listed and len({*by_rows[0]}) < len(rows.refs):  # of all, what they were has a gradient nevertheless
+        return False  # they get one name together (`ragged.across`), and no rows of their own
     rec.has_buffers = True
     assign_item(rec, turned_buffer(rows), by_rows, value)
     return True
