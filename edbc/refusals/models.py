@@ -378,14 +378,12 @@ MODELS = (
         "E0508",
         "UnsupportedError",
         "A torch function cannot take what stands for tensors",
-        "It looks below the level at which calls are recorded: transforms, scripts, several packed sequences, "
-        "containers of its own.",
+        "It looks below the level at which calls are recorded: transforms, scripts, containers of its own.",
         "Do what the message says, mostly: write it with other torch functions.",
         "def forward(self, words):\n    h = self.words.weight[words[0]]\n    return torch.func.grad(torch.sum)(h)",
         (
             "cannot take recorded tensors",
             "in a container that is not",
-            "several sequences are packed while recording",
             "such as torch.FloatTensor",
             "expected one whose forward runs as Python",
             "which has none",

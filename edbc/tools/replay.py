@@ -120,6 +120,8 @@ class Replay(TorchFunctionMode):
             args = self._all_given(args)
         elif name in ("getitem", "setitem") or name in _SIZED:
             args = args[0], *[self._size_given(x, name in _SIZED) for x in args[1:]]
+        elif name == "_pack_padded_sequence":
+            args = args[0], self._given(args[1]), *args[2:]
         result = func(*args, **(kwargs or {}))
         if self.model is not None and name not in rules.FILLS and self._is_computed((args, kwargs)):
             made = result if result is not None else args[:1]
@@ -176,7 +178,7 @@ class Replay(TorchFunctionMode):
                 self._choices[id(result)] = result, Choice(scores, 0)
         elif name in _BEST:
             indices = result if isinstance(result, torch.Tensor) else result[1]
-            if not indices.is_floating_point() and first.dim() <= 1:
+            if not indices.is_floating_point() and first.numel() == max(first.shape, default=1):
                 self._choices[id(indices)] = indices, Choice(first.detach(), _BEST[name])
         elif isinstance(result, torch.Tensor) and id(first) in self._choices and result.numel() == first.numel():
             self._choices[id(result)] = result, self._choices[id(first)][1]

@@ -2,7 +2,8 @@
 
 A *packed* sequence (`torch.nn.utils.rnn`) is the rows of the one that there is, in their order: code that was written
 for padded batches packs a batch of one. What torch does below its Python then is to take the batch dimension off and
-to put it back; a recurrent module is called with the rows.
+to put it back; a recurrent module is called with the rows. Of *several* (the words of a sentence as characters) it is
+called with the rows of each, so that sequences of all instances that are as long are one batch.
 
 A sequence of *one step*, which decoders call a layer with, is a step of its cells: nodes that batch over instances
 whatever their states are.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +24,7 @@ from torch.nn.utils.rnn import PackedSequence
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Mask, Size, untold
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import Lazy, Symbol, refuse
+from edbc.capture.standins.standin import Lazy, Symbol
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -81,12 +83,41 @@ def one_step(name: str, rec: Recorder, sequence: Any, states: Any, weights: Any,
     return value.unsqueeze(time), *stacked
 
 
-def _require_one(is_one: bool) -> None:
-    if not is_one:
-        refuse(
-            "several sequences are packed while recording",
-            "let an instance have one sequence (sequences of all lengths are batched), or call the RNN on each",
-        )
+class Several(Lazy):
+    """The rows of several packed sequences, longest first, in the order in which torch has them: their first rows,
+    their second rows, and so on. As a node only where somebody else than a recurrent layer asks for them."""
+
+    __slots__ = ("pieces", "rec")
+    slot = None
+
+    def __init__(self, rec: Recorder, pieces: list[Any]):
+        self.rec, self.pieces, self.whole = rec, pieces, None
+
+    def _meta(self) -> torch.Tensor:
+        first = self.pieces[0]
+        shape = sum(map(len, self.pieces)), *first.shape[1:]
+        return torch.empty(shape, dtype=first.dtype, device="meta")
+
+    def make(self) -> Any:
+        order = torch.cat([*_places(_steps_of(self.pieces))]).argsort()
+        return self.rec.as_value(self.rec.function(torch.cat, (self.pieces,), {})[order])
+
+
+def _steps_of(pieces: Sequence[Any]) -> torch.Tensor:
+    """How many of some sequences have a first row, how many a second one, and so on."""
+    lengths = torch.tensor([len(piece) for piece in pieces])
+    return (lengths[:, None] > torch.arange(int(lengths.max()))).sum(0)
+
+
+def _places(sizes: torch.Tensor) -> list[torch.Tensor]:
+    """Where the rows of each sequence stand among all."""
+    begins = sizes.cumsum(0) - sizes
+    return [begins[sizes > number] + number for number in range(int(sizes[0]))]
+
+
+def _pieces(data: Any, sizes: torch.Tensor) -> list[Any]:
+    """The rows of each packed sequence."""
+    return data.pieces if type(data) is Several else [data[places] for places in _places(sizes)]
 
 
 class _Ones(Lazy):
@@ -113,37 +144,47 @@ class _Count(int):
 
 
 def packed(rec: Recorder, padded: Any, lengths: Any, batch_first: bool) -> Any:
-    """`_pack_padded_sequence`: the first so many rows, and sizes of 1."""
+    """`_pack_padded_sequence`: the first so many rows of each sequence, and how many have a first row, a second one and
+    so on: of one sequence sizes of 1."""
     batch = 0 if batch_first else 1
-    _require_one(
-        (type(lengths) is Mask or not isinstance(lengths, Symbol)) and len(lengths) == padded.shape[batch] == 1
-    )
-    longest = padded.shape[1 - batch]
-    if type(lengths) is Mask and type(lengths.number) is Size and lengths.number == longest:
-        return padded.select(batch, 0), _Ones(rec, lengths.number)
-    length = int(lengths[0])
-    if not 0 < length <= longest:
-        raise RuntimeError(f"Expected a length from 1 to {longest}, but got {length}")
-    rows = padded.select(batch, 0)
-    return rows[:length] if length < longest else rows, torch.ones(length, dtype=torch.int64)
+    longest, count = padded.shape[1 - batch], padded.shape[batch]
+    if type(lengths) is Mask and count == 1 and type(lengths.number) is Size and lengths.number == longest:
+        return padded.select(batch, 0).clone(), _Ones(rec, lengths.number)
+    if count != 1 and rec.keeping:
+        raise CannotKeep
+    numbers = lengths.tolist()
+    if (
+        len(numbers) != count
+        or sorted(numbers, reverse=True) != numbers
+        or not 0 < numbers[-1] <= numbers[0] <= longest
+    ):
+        raise RuntimeError(f"Expected {count} lengths from {longest} to 1, longest first, but got {numbers}")
+    pieces = [padded.select(batch, number) for number in range(count)]
+    pieces = [
+        (rows[:length] if length < longest else rows).clone() for rows, length in zip(pieces, numbers, strict=True)
+    ]
+    return pieces[0] if count == 1 else Several(rec, pieces), _steps_of(pieces)
 
 
 def padded(rec: Recorder, data: Any, sizes: torch.Tensor, batch_first: bool, value: float, length: int) -> Any:
-    """`_pad_packed_sequence`: rows, with others of a value behind them, and how many they were."""
-    _require_one(_is_of_one(sizes))
+    """`_pad_packed_sequence`: rows of each sequence, with others of a value behind them, and how many they were."""
+    batch = 0 if batch_first else 1
     if type(sizes) is _Ones:
         if type(length) is not _Count:
             raise CannotKeep
-        return data.unsqueeze(0 if batch_first else 1), Mask(rec, (1,), (0, sizes.count, sizes.count), torch.int64)
-    if length > len(sizes):
-        behind = torch.full((length - len(sizes), *data.shape[1:]), value, dtype=data.dtype)
-        data = rec.function(torch.cat, ([data, behind],), {})
-    return data.unsqueeze(0 if batch_first else 1), torch.tensor([len(sizes)])
+        return data.unsqueeze(batch).clone(), Mask(rec, (1,), (0, sizes.count, sizes.count), torch.int64)
+    pieces = [data] if _is_of_one(sizes) else _pieces(data, sizes)
+    longest, whole = max(length, len(sizes)), []
+    for piece in pieces:
+        behind = torch.full((longest - len(piece), *data.shape[1:]), value, dtype=data.dtype)
+        whole.append(rec.function(torch.cat, ([piece, behind],), {}) if len(behind) else piece)
+    made = whole[0].unsqueeze(batch).clone() if len(whole) == 1 else rec.function(torch.stack, (whole, batch), {})
+    return made, torch.tensor([len(piece) for piece in pieces])
 
 
 def sequences_padded(rec: Recorder, sequences: Sequence[Any], batch_first: bool = False, *rest: Any) -> Any:
     """`pad_sequence` of one."""
-    return sequences[0].unsqueeze(0 if batch_first else 1) if len(sequences) == 1 else NotImplemented
+    return sequences[0].unsqueeze(0 if batch_first else 1).clone() if len(sequences) == 1 else NotImplemented
 
 
 def selected(rec: Recorder, value: Any, dim: Any, index: Any) -> Any:
@@ -168,12 +209,27 @@ def is_packed(module: nn.Module, args: tuple[Any, ...]) -> bool:
 
 
 def on_rows(call: Callable[..., Any], sequence: PackedSequence, states: Any = None) -> Any:
-    """What a recurrent module gives for a packed sequence: `call` is the module's of rows, and of states."""
-    _require_one(_is_of_one(sequence.batch_sizes))
-    given = () if states is None else (_each_state(lambda state: state.squeeze(1), states),)
-    output, last = call(sequence.data, *given)
-    made = PackedSequence(output, sequence.batch_sizes, sequence.sorted_indices, sequence.unsorted_indices)
-    return made, _each_state(lambda state: state.unsqueeze(1), last)
+    """What a recurrent module gives for packed sequences: `call` is the module's of the rows of one, and of states."""
+    sizes, order, back = sequence[1:]
+    if _is_of_one(sizes):
+        given = () if states is None else (_each_state(lambda state: state.squeeze(1), states),)
+        output, last = call(sequence.data, *given)
+        return PackedSequence(output, *sequence[1:]), _each_state(lambda state: state.unsqueeze(1), last)
+    if states is not None and order is not None:
+        states = _each_state(lambda state: state.index_select(1, order), states)
+    outputs, lasts = [], []
+    for number, rows in enumerate(_pieces(sequence.data, sizes)):
+        of_it = itemgetter((slice(None), number))
+        output, last = call(rows) if states is None else call(rows, _each_state(of_it, states))
+        outputs.append(output)
+        lasts.append(last)
+    if type(back) is torch.Tensor:  # no node
+        lasts, back = [lasts[number] for number in back.tolist()], None
+    made: Any = Several(outputs[0].rec, outputs)
+    is_pair = type(lasts[0]) is tuple
+    parts = [torch.stack(each, 1) for each in (zip(*lasts, strict=True) if is_pair else [lasts])]
+    parts = parts if back is None else [part.index_select(1, back) for part in parts]
+    return PackedSequence(made, *sequence[1:]), tuple(parts) if is_pair else parts[0]
 
 
 def _each_state(function: Callable[[Any], Any], states: Any) -> Any:

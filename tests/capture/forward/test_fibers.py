@@ -1555,6 +1555,18 @@ def test_the_margin_of_two_decisions(near: float, join: Any, far: float, margin:
     assert replay.seen[0].choice.closest == pytest.approx(margin)
 
 
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 1, 3)])
+def test_the_margin_of_a_choice_in_a_batch_of_one(shape: tuple[int, ...]) -> None:
+    """Eager was nearly undecided between the last two."""
+    scores = torch.tensor([0.0, 0.75, 1.0]).view(shape)
+    here = user_line() + 2
+    with Replay([Read(f"test_fibers.py:{here}", torch.tensor([1]))]) as replay:
+        assert torch.max(scores, -1)[1].view(1).tolist() == [1]
+
+    assert replay.seen[0].choice is not None
+    assert replay.seen[0].choice.margin(torch.tensor([1])) == 0.25
+
+
 def user_line() -> int:
     """Where this was called."""
     return sys._getframe(1).f_lineno

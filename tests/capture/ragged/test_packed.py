@@ -10,11 +10,10 @@ import torch
 from helpers import bound
 from rowparity import HIDDEN, VOCAB, of_model, require_eager, sentence
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence, pad_sequence
 
 import edbc
 from edbc.capture.ragged.kept import KeptCall
-from edbc.errors import UnsupportedError
 from edbc.run.session import Net
 
 
@@ -51,19 +50,58 @@ def test_packed_sequences_are_their_rows() -> None:
 
 
 class PacksMany(nn.Module):
+    """The words of a sentence, by their characters: sorted by torch, of two layers, with states, read once more."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.words, self.reader = nn.Embedding(VOCAB, HIDDEN), nn.GRU(HIDDEN, HIDDEN)
+        self.letters, self.first = nn.Embedding(VOCAB, HIDDEN), nn.Parameter(torch.randn(4, 9, HIDDEN // 2))
+        self.reader = nn.LSTM(HIDDEN, HIDDEN // 2, 2, batch_first=True, bidirectional=True)
+        self.again = nn.GRU(HIDDEN, HIDDEN)
+
+    def forward(self, words: list[list[int]]) -> Any:
+        lengths = torch.tensor([len(word) for word in words])
+        x = pad_sequence([self.letters(torch.tensor(word)) for word in words], batch_first=True)
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        x += 1.0  # which is not of what was packed
+        output, (h, c) = self.reader(packed, (self.first[:, : len(words)], self.first[:, -len(words) :]))
+        padded, counts = pad_packed_sequence(output, batch_first=True, padding_value=0.5, total_length=9)
+        data = torch.tanh(output.data)
+        again, last = self.again(PackedSequence(data, output.batch_sizes, output.sorted_indices))
+        return padded.sum(1), h, c, counts, last, again.data.mean(0), x, pad_packed_sequence(again)[0]
+
+
+def words_of(rng: Random) -> list[list[int]]:
+    return [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
+
+
+def test_several_sequences_of_an_instance_are_read_each() -> None:
+    """As rows and as whole values."""
+    torch.manual_seed(0)
+    model = PacksMany()
+    of_model(model, words_of, rounds=1)
+    net = bound(model, [words_of(Random(i)) for i in range(4)])
+    require_eager(net, model, [[[1, 2], [3]], [[4, 5], [6]]])
+
+
+class PacksByLengths(nn.Module):
+    """Lengths are computed, and what is packed is written in place where it stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.reader = nn.Embedding(VOCAB, HIDDEN), nn.GRU(HIDDEN, HIDDEN, batch_first=True)
 
     def forward(self, ids: list[int]) -> Any:
-        x = self.words(torch.tensor(ids))
-        return self.reader(pack_padded_sequence(pad_sequence([x[:1], x[1:]]), [1, 1]))[1]
+        x = self.words(torch.tensor([ids, ids[::-1]]))
+        lengths = 1 + (x.mean(2) > 0).sum(1).clamp(max=len(ids) - 1)
+        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.reader(packed, x[None, :, 0])[1]
 
 
-def test_several_sequences_of_an_instance_are_refused() -> None:
-    """With what to write."""
-    with pytest.raises(UnsupportedError, match=r"test_packed.py:\d+: several sequences are packed.*the RNN on each"):
-        bound(PacksMany(), [[1, 2]])
+def test_lengths_that_are_computed_are_read() -> None:
+    """They are decisions; replaying gives eager those of edbc."""
+    torch.manual_seed(0)
+    model, instances = PacksByLengths(), [[1, 2, 3], [4, 5], [6, 7, 8, 9], [2, 2, 4]]
+    require_eager(edbc.compile(model, instances), model, instances)
 
 
 class PacksFresh(nn.Module):
