@@ -14,7 +14,7 @@ from torch import Tensor
 
 from edbc.stages.cpu.execute import Team, Wrap, steps_of
 from edbc.stages.cpu.kernels import HostTasks
-from edbc.stages.cpu.lifetimes import Arena, plan_arena, verify_arena
+from edbc.stages.cpu.lifetimes import Arena, plan_arena
 from edbc.stages.graph import UnitGraph
 from edbc.stages.net import BatchNet, Ready, StaticModel
 from edbc.stages.table import Schedule
@@ -30,7 +30,6 @@ class StagedNet(BatchNet["_Ready"]):
         self.schedule, self.barriers, self._wrap = schedule, barriers, wrap
         self.team = Team(threads)
         self.arena: Arena = plan_arena(static.graph, schedule, static.bound.placed, barriers)
-        verify_arena(static.graph, schedule, static.bound.placed, self.arena, barriers)
 
     def close(self) -> None:
         """End the threads."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from edbc.stages.cuda.kernels import HOW, DeviceTasks, How
-from edbc.stages.cuda.program import Operation, program_of, verify_program
+from edbc.stages.cuda.program import Operation, program_of
 from edbc.stages.cuda.streams import Call, Mark, Streams, issue, streams_of
 from edbc.stages.net import BatchNet, Ready, StaticModel
 from edbc.stages.table import Schedule
@@ -39,7 +39,6 @@ class DeviceNet(BatchNet["_Ready"]):
         super().__init__(static)
         self.how, self.schedule, self.barriers = how, schedule, barriers
         self.program = program_of(static.graph, schedule, count, barriers)
-        verify_program(static.graph, self.program)
         self.streams = streams or streams_of(static.device, self.program.streams)
 
     def close(self) -> None:

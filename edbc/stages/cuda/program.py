@@ -13,8 +13,6 @@
     happens after all that touch it. Values that are alive never share memory, and units of concurrent groups are in no
     order, so neither do their values. Results stay. Values that units keep to themselves are made and let go on one
     stream.
-
-`verify_program` checks the order and the lives of values by other means than they were made.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from edbc.errors import LayoutError
 from edbc.stages.graph import UnitGraph
 from edbc.stages.table import MERGE, Schedule
 
@@ -200,46 +197,3 @@ def happens_before(operations: Iterable[Operation]) -> list[int]:
         found.append(before)
         last[op.stream] = number
     return found
-
-
-def verify_program(graph: UnitGraph, program: Program) -> None:
-    """Check a program by other means than it was made: as a graph of events, by networkx.
-
-    Every unit is in one operation; a unit runs after those that it reads; a value is let go once at most, never if it
-    is a result, and what touches it happens before everything that is issued on its home stream from then on. Raises
-    LayoutError.
-    """
-    import networkx as nx
-
-    events, last = nx.DiGraph(), dict[int, int]()
-    for number, op in enumerate(program.operations):
-        events.add_node(number)
-        events.add_edges_from((other, number) for other in op.waits)
-        if op.stream in last:
-            events.add_edge(last[op.stream], number)
-        last[op.stream] = number
-    of_unit = {unit: number for number, op in enumerate(program.operations) for unit in op.units}
-    held = sorted(unit for op in program.operations for unit in op.units)
-    if held != list(range(len(graph.units))) or not nx.is_directed_acyclic_graph(events):
-        raise LayoutError("program: expected every unit once, and no operation that waits for a later one; report it")
-    earlier = {number: nx.ancestors(events, number) for number in events}
-    users = {unit: {of_unit[unit]} for unit in of_unit}
-    for unit, number in of_unit.items():
-        for other in (r for r in graph.units[unit].reads if r >= 0):
-            users[other].add(number)
-            if of_unit[other] not in earlier[number]:
-                raise LayoutError(
-                    f"{graph.units[unit].name}: expected to run after {graph.units[other].name}, which it reads, got "
-                    "no order between them; report it"
-                )
-    gone: set[int] = set()
-    for number, op in enumerate(program.operations):
-        for unit in op.frees:
-            home = program.operations[of_unit[unit]].stream
-            following = [n for n, later in enumerate(program.operations) if n >= number and later.stream == home]
-            if unit in gone or unit in graph.results or any(users[unit] - earlier[n] for n in following):
-                raise LayoutError(
-                    f"{graph.units[unit].name}: expected its memory to stay while its value is read, got it let go "
-                    "before; report it"
-                )
-            gone.add(unit)
