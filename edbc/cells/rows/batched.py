@@ -362,19 +362,24 @@ def _einsum(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shar
 
 
 def _recurrent(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:
-    """Of one sequence, `(length, 1, size)`, and its first states: `(n, length, 1, size)` is `(length, n, size)`."""
+    """Of one sequence, `(length, 1, size)`, and its first states: `(n, length, 1, size)` is `(length, n, size)`; of
+    `(1, length, size)`, which is `(n, length, size)`."""
     args, kwargs = template
-    if kwargs or len(args) != 9 or args[8] or args[5] or any(x.ndim != 4 or x.shape[2] != 1 for x in seen):
+    if kwargs or len(args) != 9 or args[5] or type(args[0]) is not Hole:
         raise _NoFormError
-    args, _ = fill(template, [x.squeeze(2).transpose(0, 1).contiguous() for x in seen], shared)
-    x, states, *others = args
+    first = args[0].index if args[8] else None
+    if any(x.ndim != 4 or x.shape[1 if number == first else 2] != 1 for number, x in enumerate(seen)):
+        raise _NoFormError
+    rows = [x.squeeze(1) if k == first else x.squeeze(2).transpose(0, 1).contiguous() for k, x in enumerate(seen)]
+    (x, states, *others), _ = fill(template, rows, shared)
 
     def of_rows(state: torch.Tensor) -> torch.Tensor:
         return state if state.shape[1] == len(seen[0]) else state.expand(-1, len(seen[0]), -1).contiguous()
 
     is_one = isinstance(states, torch.Tensor)
-    found = call(of_rows(x), of_rows(states) if is_one else tuple(map(of_rows, states)), *others)
-    return [x.transpose(0, 1).unsqueeze(2) for x in found]
+    output, *last = call(x, of_rows(states) if is_one else tuple(map(of_rows, states)), *others)
+    found = [x.transpose(0, 1).unsqueeze(2) for x in (output, *last)]
+    return [output.unsqueeze(1), *found[1:]] if args[8] else found
 
 
 def _recurrent_cell(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:

@@ -300,15 +300,21 @@ def test_several_results() -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}, {"batch_first": True}])
 def test_recurrent_networks_of_one_sequence(kind: Any, options: dict[str, Any]) -> None:
     """Sequences of one length are the batch of one call, what it hands back and its first states row by row."""
     net = kind(3, 4, **options)
     layers = options.get("num_layers", 1) * (2 if options.get("bidirectional") else 1)
-    values = [rows(3, 5, 1, 3), *(rows(3, layers, 1, 4) for _ in range(1 + (kind is nn.LSTM)))]
+    values = [
+        rows(3, *((1, 5, 3) if net.batch_first else (5, 1, 3))),
+        *(rows(3, layers, 1, 4) for _ in range(1 + (kind is nn.LSTM))),
+    ]
     states = (OTHER, Hole(2)) if kind is nn.LSTM else OTHER
     call = {nn.LSTM: torch.lstm, nn.GRU: torch.gru, nn.RNN: torch.rnn_tanh}[kind]
-    template = ((INPUT, states, net._flat_weights, True, net.num_layers, 0.0, False, net.bidirectional, False), {})
+    template = (
+        (INPUT, states, net._flat_weights, True, net.num_layers, 0.0, False, net.bidirectional, net.batch_first),
+        {},
+    )
 
     function = RowFunction(call, template, [()] * len(values))
     with torch.no_grad():
