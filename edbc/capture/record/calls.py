@@ -43,7 +43,7 @@ from edbc.capture.ragged.whole.runs import Pairs
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
-from edbc.capture.semantics.sequences import is_packed, on_rows
+from edbc.capture.semantics.sequences import Several, is_packed, on_rows
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Value, is_matrix
 from edbc.capture.standins.told import Leaf
@@ -120,7 +120,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal asks
         if is_packed(self, args):
-            if type(args[0].data) is Value:  # as an unrolled call has made of the states before it came here
+            if type(args[0].data) in (Value, Several):  # as an unrolled call has made of the states before it came here
                 args, kwargs = _each(recorder.as_operand, (args, kwargs))
             return on_rows(lambda *rows: general(self, rows, {}), *args, *kwargs.values())
         if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):

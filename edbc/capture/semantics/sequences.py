@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +22,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Mask, Size, untold
+from edbc.capture.semantics.rules import name_of
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Lazy, Symbol
 
@@ -97,6 +97,12 @@ class Several(Lazy):
         first = self.pieces[0]
         shape = sum(map(len, self.pieces)), *first.shape[1:]
         return torch.empty(shape, dtype=first.dtype, device="meta")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if name_of(func) == "_pad_packed_sequence" and type(args[0]) is cls and not kwargs:
+            return padded(args[0].rec, *args)
+        return super().__torch_function__(func, types, args, kwargs)
 
     def make(self) -> Any:
         order = torch.cat([*_places(_steps_of(self.pieces))]).argsort()
@@ -215,12 +221,11 @@ def on_rows(call: Callable[..., Any], sequence: PackedSequence, states: Any = No
         given = () if states is None else (_each_state(lambda state: state.squeeze(1), states),)
         output, last = call(sequence.data, *given)
         return PackedSequence(output, *sequence[1:]), _each_state(lambda state: state.unsqueeze(1), last)
-    if states is not None and order is not None:
-        states = _each_state(lambda state: state.index_select(1, order), states)
+    order = torch.arange(int(sizes[0])) if order is None else order
     outputs, lasts = [], []
     for number, rows in enumerate(_pieces(sequence.data, sizes)):
-        of_it = itemgetter((slice(None), number))
-        output, last = call(rows) if states is None else call(rows, _each_state(of_it, states))
+        select = partial(_state_of, place=order[number : number + 1])
+        output, last = call(rows) if states is None else call(rows, _each_state(select, states))
         outputs.append(output)
         lasts.append(last)
     if type(back) is torch.Tensor:  # no node
@@ -230,6 +235,11 @@ def on_rows(call: Callable[..., Any], sequence: PackedSequence, states: Any = No
     parts = [torch.stack(each, 1) for each in (zip(*lasts, strict=True) if is_pair else [lasts])]
     parts = parts if back is None else [part.index_select(1, back) for part in parts]
     return PackedSequence(made, *sequence[1:]), tuple(parts) if is_pair else parts[0]
+
+
+def _state_of(state: Any, place: Any) -> Any:
+    """Of one sequence: by a number that is an operand, as views would be types."""
+    return state.index_select(1, place).squeeze(1)
 
 
 def _each_state(function: Callable[[Any], Any], states: Any) -> Any:

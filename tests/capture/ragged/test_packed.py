@@ -70,17 +70,12 @@ class PacksMany(nn.Module):
         return padded.sum(1), h, c, counts, last, again.data.mean(0), x, pad_packed_sequence(again)[0]
 
 
-def words_of(rng: Random) -> list[list[int]]:
-    return [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 4))]
-
-
 def test_several_sequences_of_an_instance_are_read_each() -> None:
     """As rows and as whole values."""
     torch.manual_seed(0)
-    model = PacksMany()
-    of_model(model, words_of, rounds=1)
-    net = bound(model, [words_of(Random(i)) for i in range(4)])
-    require_eager(net, model, [[[1, 2], [3]], [[4, 5], [6]]])
+    model, instances = PacksMany(), [[[1, 2], [3]], [[4, 5, 6]], [[1], [7, 8], [9]], [[4, 5], [6]]]
+    for rows in (False, True):
+        require_eager(bound(model, instances, rows=rows), model, instances)
 
 
 class PacksByLengths(nn.Module):
@@ -114,7 +109,7 @@ class PacksFresh(nn.Module):
     def forward(self, ids: torch.Tensor) -> Any:
         mask = ids.gt(0).float()
         packed = pack_padded_sequence(self.words(ids), mask.sum(0).int(), enforce_sorted=False)
-        output, _ = pad_packed_sequence(self.reader(packed, torch.zeros(4, 1, HIDDEN))[0])
+        output, _ = pad_packed_sequence(self.reader(packed, torch.zeros(4, ids.shape[1], HIDDEN))[0])
         output *= mask.unsqueeze(2)
         return output.sum(0)
 
@@ -123,6 +118,7 @@ def test_packed_sequences_with_states_of_forwards_own() -> None:
     """Recorded alike whether such a call was met before or not, which compiling asks for."""
     torch.manual_seed(0)
     model, instances = PacksFresh(), [torch.tensor([[1], [2], [3]][:n]) for n in (3, 1, 2, 3)]
+    instances += [torch.tensor([[1, 4], [2, 5], [0, 3]])] * 2
     net = edbc.compile(model, instances)
     require_eager(net, model, instances)
 
