@@ -44,23 +44,16 @@ MAX_OPERATIONS = 400
 """Of a cell: compiling a longer one takes longer than its batches save."""
 MOST_TYPES = 64
 """Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
-NODE_US, JOIN_US, BATCH_US = 0.5, 0.05, 4.0
+NODE_US, JOIN_US, BATCH_US = 0.5, 0.1, 4.0
 """Microseconds: recording a node, and joining it alone; starting a batch. Medians of the zoo and of ordinary
 programs."""
 RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 2_000.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
 that no plan has, which is traced and compiled: 8 milliseconds (graph convolutions and attention), 0.4 where its code
 is on disk. Medians of the programs of `benchmarks/ragged.py`."""
-CONSTANT_US = 3.0
-"""Microseconds: a constant of an instance, without rows. Of 127 ordinary programs one was 2.3 times slower by what was
-chosen without it; any of 2 to 8 chooses the same."""
-STACKED_US = 100.0
-"""Microseconds: a call that takes rows whole (145 in a tree's encoder). Of 240 ordinary programs it changes one's rows,
-to types that take 0.68 ms for 3.8."""
-READ_US, PYTHON_US = 12.0, 300.0
-"""Microseconds: telling an instance with rows from others; a closed forward on rows that is not kept, for an instance.
-Of 55 ordinary programs the whole mini-batch took 56 to 9,700, the median 510, with other work beside; none was
-faster by rows."""
+READ_US, PYTHON_US = 12.0, 0.23
+"""Microseconds: telling an instance from others where its forward does not run; a call of a function, of Python's or
+C's, with what it does itself (medians of `benchmarks/ordinary.py`: 0.15 to 0.35)."""
 _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
 """What of the arguments is part of a cell's type."""
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
@@ -232,8 +225,8 @@ class Work(NamedTuple):
 
 
 def cost_of(work: Work, num_nodes: int, num_batches: int) -> float:
-    """Microseconds, definition (4)."""
-    of_node = NODE_US + work.products / PRODUCTS_PER_US
+    """Microseconds, definition (4), but for recording."""
+    of_node = work.products / PRODUCTS_PER_US
     of_batch = BATCH_US + work.weights / WEIGHTS_PER_US + STEP_US * work.steps
     return num_nodes * of_node + num_batches * of_batch
 

@@ -438,7 +438,6 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
         known = rec.functions.get((key, given.sizes()))
     if by_sizes and type(known) is KeptCall:
         found = known.again(rec, given)
-        rec.kept_sizes[key, given.sizes()] += 1
         return function(module, *args) if found is NotImplemented else shared(found, given.rows)
     if known is NOT_KEPT or not may_keep(given):
         return function(module, *args)
@@ -549,7 +548,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     shown, written = args
     if sizes in rec.not_kept.get(key, ()):
         return function(written)
-    begin, runs, unread = rec.place(), rec.num_runs, len(rec.unread)
+    begin, unread = rec.place(), len(rec.unread)
     rec.last_stacked = rec.next_value - 1  # of what was there before nothing changes in place
     rec.keeping, rec.symbolic = frozenset((0, *sizes)), True
     reading, rec.reading = rec.reading, untold
@@ -567,9 +566,6 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
             result, by_sizes, rec.equal_sizes, rec.within, rec.apart, rec.claims
         )
-        if by_sizes:
-            rec.kept_sizes[key, sizes] += 1
-            rec.first_runs += rec.num_runs - runs - 1
         return _with_integers(result)
     except TooFew:
         result, rec.num_amounts = None, 0

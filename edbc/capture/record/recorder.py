@@ -219,18 +219,18 @@ class Recorder:
         "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast", "before_books",
         "books", "caches", "calls", "captures", "claims", "constants", "contents", "counted", "cuts", "described",
         "descriptions", "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
-        "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_runs",
-        "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home",
-        "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
-        "keeps_books", "kept_forwards", "kept_sizes", "kept_wholes", "last_external", "last_stacked", "leaf_kinds",
-        "leaves", "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes",
-        "most_entries", "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept",
-        "note_unread", "num_amounts", "num_runs", "num_stacked", "numbers", "overlaps", "parts", "plain", "positions",
-        "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads",
-        "reads_at_once", "recipes", "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows",
-        "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes",
-        "sizes_asked", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts",
-        "tells_apart", "told_by", "tracer", "unread", "unread_names", "wholes", "within", "zeros",
+        "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_value", "flows",
+        "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home", "in_cell",
+        "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
+        "kept_forwards", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves", "lets_wait",
+        "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries", "names",
+        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
+        "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
+        "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recipes",
+        "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
+        "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "sizes_asked",
+        "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart",
+        "told_by", "tracer", "unread", "unread_names", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -444,11 +444,6 @@ class Recorder:
         """What was drawn, of this instance or in this cell."""
         self.num_runs = self.nodes_of_runs = 0
         """Entries that are runs (`ragged.program`), and what they come to."""
-        self.num_stacked = 0
-        """Calls that took rows whole."""
-        self.kept_sizes: Counter[Any] = Counter()
-        self.first_runs = 0
-        """Calls that are kept by sizes, and how many runs more than one the first of each took."""
         self.formed: list[int] = []
         """Runs among whose nodes no sums or patterns are looked for: they are steps."""
         self.calls: list[int] = []
@@ -933,7 +928,6 @@ class Recorder:
 
     def note_stacked(self, name: str) -> None:
         """A function takes a ragged value whole: a type per size."""
-        self.num_stacked += 1
         if self.looks:
             self.stacked.setdefault(name, set()).add(user_location())
 

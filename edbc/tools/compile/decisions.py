@@ -1,33 +1,39 @@
 """What of a capture is decided beforehand, and how: automatic cells, classes whose rows stand one by one, patterns.
 
-All are chosen on the training mini-batch by what recording and running it *costs* (`edbc.capture.code.automatic`,
-definition (4)), a function of the model and the mini-batch without a clock: the plan holds what was chosen.
+All are chosen on the training mini-batch by what recording and running it *costs*, a function of the model and the
+mini-batch without a clock: the plan holds what was chosen.
 
-(1) Cells are chosen with rows and without (`choose`), first where all candidates cost less.
-(2) Ragged classes (`edbc.capture.ragged`) stay where that costs less, with the cells of each. Rows make fewer types and
-    batches, and more nodes, which take little as a call on rows is one run: RUN_US, and ROW_US each; STACKED_US where
-    it takes them whole. A closed forward (`ragged.together`) takes READ_US, and PYTHON_US where it is no run itself:
-    where less than one in KEPT is.
+(1) Cells are chosen with rows and without (`choose`), by the nodes and batches that they leave
+    (`edbc.capture.code.automatic`, definition (4)) and calls on rows, which take RUN_US, and ROW_US for each node that
+    they come to.
+(2) Ragged classes (`edbc.capture.ragged`) stay where a mini-batch of instances that are new costs less with them, each
+    way with its cells. What takes longest then is Python, which runs the user's forward and records: PYTHON_US for
+    each call of a function, *counted* while the sample is recorded by who has recorded it before. Then READ_US for each
+    instance whose forward does not run, as it is kept (`ragged.together`) or as half of the sample is alike others
+    (`capture.alike.alike`); JOIN_US for each node; batches, products and what torch runs as in (1) and (6).
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen. Where types per size
     cost less, but rows no more than NEAR times as much, rows are held against them with their patterns: a chain of
     functions of a row is several nodes without, and a straight line over a matrix is one anyhow.
 (4) A type per size costs most where no plan has it: UNSEEN_US for each of its operations. How many are to come is told
-    by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out. Beside rows,
-    which are there to have none, all that have one node count as if there were always as many more.
-(5) Without rows each constant that an instance brings or makes takes CONSTANT_US, with what it is computed from. Where
-    half of the instances are alike others (`capture.alike.alike`), they are joined and not recorded: a node costs
-    JOIN_US then, and a constant nothing.
-(6) A type per size that nobody meets again makes compiling long and plans large. Where each instance of the sample's
+    by how many have one node in the sample and how many have two (`to_come`): sizes of few values run out.
+(5) A type per size that nobody meets again makes compiling long and plans large. Where each instance of the sample's
     last quarter brings NEW_TYPES, with the ragged classes of those before, types *do not run out*: FEW instances serve
     as the sample, and batching is measured on others (`tools.compile.worth`).
-(7) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
+(6) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
     function of whole runs that torch runs.
+
+Of 84 programs (60 of the corpus, 24 everyday idioms) whose 32 new instances took 0.3 to 530 ms either way, (2) comes
+within a factor of 1.5 of what they take, and chooses the slower way for three, which then take 1.3 to 1.6 times as
+long. Nodes and runs in the place of calls, without what torch and Python do for them, were off by up to 90 and chose it
+for twelve: up to 19 times as long.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -39,14 +45,12 @@ from edbc.capture.alike.alike import Alike
 from edbc.capture.captured.vocabulary import Lexicon
 from edbc.capture.code.automatic import (
     CALL_US,
-    CONSTANT_US,
     JOIN_US,
     NODE_US,
     PYTHON_US,
     READ_US,
     ROW_US,
     RUN_US,
-    STACKED_US,
     TORCH_US,
     UNSEEN_US,
     Candidate,
@@ -72,15 +76,18 @@ from edbc.tools.compile.mining import mine
 from edbc.tools.compile.natives import Natives
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
-KEPT = 4
+LESS = 0.9
+"""What rows have to cost of what types per size do: nearly all classes of a plan are read by who runs it."""
 NEAR = 3.0
 """How many times what types per size cost rows may cost before their patterns are mined."""
 FAR = 1.5
-"""Where one of rows and types per size costs so much more than the other, little of it is tried."""
+"""Where one of rows and types per size costs so much more than the other by (1), few of its cells are tried."""
 NEW_TYPES, FEW = 4, 8
 """Definition (6)."""
-AHEAD = 1_000
+AHEAD = 50
 """Mini-batches that a plan is compiled for: they share what types to come cost."""
+WARM = 2
+"""Recordings with rows until all that is kept is kept; without there is one."""
 
 
 class Decisions(NamedTuple):
@@ -122,13 +129,13 @@ class Sample:
         self.model, self.code, self.instances = model, code, instances
         self.natives = Natives()
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], _Recorded] = {}
-        self._traces: SharedTraces = {}
+        self.traces: SharedTraces = {}
         self._kernels: dict[str, Any] = {}
 
     def of(self, instances: Sequence[Any]) -> Sample:
         """Of some of the instances, with what has been made of the model."""
         some = Sample(self.model, self.code, instances)
-        some.natives, some._traces, some._kernels = self.natives, self._traces, self._kernels
+        some.natives, some.traces, some._kernels = self.natives, self.traces, self._kernels
         return some
 
     def recorded(self, ragged: tuple[str, ...] = (), names: frozenset[str] = frozenset()) -> _Recorded:
@@ -136,7 +143,7 @@ class Sample:
         known = self._known.get((ragged, names))
         if known is None:
             view = ModelView(self.model, automatic=names, ragged=ragged, code=self.code)
-            view.share_traces(self._traces)
+            view.share_traces(self.traces)
             sizes: Sizes | None = None if ragged or names else {}
             known = self._known[ragged, names] = self.recorded_by(view, TypeTable(), sizes)
         return known
@@ -152,10 +159,13 @@ class Sample:
         """By a view and into a table, in segments."""
         shadow, recorder = recording_shadow(view, table)
         recorder.sizes = sizes
+        return _Recorded(view, table, recorder, self.recorded_with(shadow, recorder, view), sizes)
+
+    def recorded_with(self, shadow: Any, recorder: Recorder, view: ModelView) -> list[Capture]:
+        """By a model's shadow and its recorder, which may have done so before."""
         with unchanged(self.instances):
-            run_segment = SegmentsUnplanned(self.model, view, table, self._kernels)
-            parts = run_segment.taken(capture(shadow, recorder, self.instances, run_segment))
-        return _Recorded(view, table, recorder, parts, sizes)
+            run_segment = SegmentsUnplanned(self.model, view, recorder.table, self._kernels)
+            return run_segment.taken(capture(shadow, recorder, self.instances, run_segment))
 
 
 def runs_out(sample: Sample) -> bool:
@@ -195,41 +205,78 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
     if given.automatic is None:
         every = frozenset(c.name for c in _candidates(sample, None))
         ways.sort(key=lambda way: way[1](every).cost)
-    chosen: dict[tuple[str, ...], _Chosen] = {}
+    chosen, least = dict[tuple[str, ...], Decided](), math.inf
     for classes, attempt in ways:
-        enough = FAR * min((way.cost for way in chosen.values()), default=math.inf)
-        chosen[classes] = _chosen(sample, given.automatic, attempt, enough)
+        automatic, cost = _chosen(sample, given.automatic, attempt, FAR * least)
+        chosen[classes], least = Decided(automatic, classes), min(least, cost)
     whole, rows = chosen[()], chosen[ragged]
-    cost = whole.cost + CONSTANT_US * _num_constants(sample.recorded((), frozenset(whole.automatic)).parts)
-    cost -= max(0.0, _saved_by_likeness(sample, whole.automatic)) if rows.cost < NEAR * cost else 0.0
-    by_rows = Decided(rows.automatic, ragged)
-    if rows.cost < cost:
-        return by_rows
-    if given.patterns is None and rows.cost < NEAR * cost:
-        fused = by_rows._replace(patterns=_mined(sample, by_rows))
-        recorded = sample.recorded_by(*fused.of(sample.model, sample.code))
-        if _cost_of(sample, recorded, frozenset(rows.automatic), ragged)[0] < cost:
+    of_whole, of_rows = _cost_of_new(sample, whole), _cost_of_new(sample, rows)
+    cost = of_whole.as_alike if of_rows.cost < of_whole.cost and _are_alike(sample, whole) else of_whole.cost
+    if of_rows.cost < cost * LESS:
+        return rows
+    if given.patterns is None and of_rows.cost < NEAR * cost:
+        fused = rows._replace(patterns=_mined(sample, rows))
+        if fused.patterns and _cost_of_new(sample, fused).cost < cost * LESS:
             return fused
-    return Decided(whole.automatic, ())
+    return whole
 
 
-def _saved_by_likeness(sample: Sample, names: Collection[str]) -> float:
-    """Microseconds of recording that instances take less because they are alike (definition (5)), without rows."""
-    view, table = ModelView(sample.model, automatic=names, code=sample.code), TypeTable()
+class _Cost(NamedTuple):
+    """Definition (2), microseconds: of instances like those of the sample, but new; without what is counted where they
+    are alike."""
+
+    cost: float
+    as_alike: float
+
+
+def _cost_of_new(sample: Sample, decided: Decided) -> _Cost:
+    view, table = decided.of(sample.model, sample.code)
+    view.share_traces(sample.traces)
+    shadow, recorder = recording_shadow(view, table)
+    for _ in range(WARM if decided.ragged else 1):
+        sample.recorded_with(shadow, recorder, view)
+    read = recorder.read_forwards
+    with counted() as calls:
+        parts = sample.recorded_with(shadow, recorder, view)
+    cost = JOIN_US * sum(part.graph.num_nodes for part in parts) + _executing(sample, view, table, parts)
+    recording = READ_US * (recorder.read_forwards - read) + PYTHON_US * calls.count
+    return _Cost(recording + cost, READ_US * len(sample.instances) + cost)
+
+
+def _are_alike(sample: Sample, decided: Decided) -> bool:
+    """Whether recording one of many that are alike pays for the sample."""
+    view, table = decided.of(sample.model, sample.code)
     if not view.closed.is_forward_told:
-        return 0.0
+        return False
     alike = Alike(view, Lexicon(table, view, _nobody, _nobody), lambda: recording_shadow(view, table))
     with unchanged(sample.instances):
         captured = alike.capture(sample.instances)
     alike.judge()
-    if captured is None or not alike.pays:
-        return 0.0
-    return (NODE_US - JOIN_US) * captured.graph.num_nodes + CONSTANT_US * _num_constants([captured])
+    return captured is not None and alike.pays
 
 
-def _num_constants(parts: Sequence[Capture]) -> int:
-    kinds = [[source.kind == "constant" for source in part.sources] for part in parts]
-    return sum(int(np.array(of)[part.external_source].sum()) for of, part in zip(kinds, parts, strict=True) if of)
+class _Calls:
+    """How many calls of functions there were, of Python's and C's."""
+
+    count = 0
+
+    def note(self, frame: Any, event: str, function: Any) -> None:
+        """Of `sys.setprofile`."""
+        self.count += event == "call" or event == "c_call"
+
+
+@contextmanager
+def counted() -> Iterator[_Calls]:
+    """Count calls: none where somebody else profiles."""
+    calls = _Calls()
+    if sys.getprofile() is not None:
+        yield calls
+        return
+    sys.setprofile(calls.note)
+    try:
+        yield calls
+    finally:
+        sys.setprofile(None)
 
 
 def _nobody() -> Any:
@@ -242,28 +289,24 @@ def _mined(sample: Sample, decided: Decided) -> tuple[Pattern, ...]:
     return mine(table, view, parts)
 
 
-class _Chosen(NamedTuple):
-    automatic: dict[str, str]
-    cost: float
-
-
 def _chosen(
     sample: Sample, names: Collection[str] | None, attempt: Callable[[frozenset[str]], Trial], enough: float = math.inf
-) -> _Chosen:
-    """The automatic cells, those of the names or what is chosen, and what the instances cost with them."""
+) -> tuple[dict[str, str], float]:
+    """The automatic cells by name, those of the names or what is chosen, with the lines where their code begins; and
+    what the instances cost with them."""
     found = _candidates(sample, names)
     if names is None and found:
         found, best = choose(found, attempt, enough)
     else:
         best = attempt(frozenset(c.name for c in found))
-    return _Chosen({c.name: c.location for c in found}, best.cost)
+    return {c.name: c.location for c in found}, best.cost
 
 
 def _automatic(sample: Sample, names: Collection[str] | None, ragged: tuple[str, ...]) -> dict[str, str]:
     """The automatic cells by name, with the lines where their code begins: those that are worth it on the instances, or
     those of the names that may be."""
     if names is None:
-        return _chosen(sample, names, partial(trial, sample, ragged)).automatic
+        return _chosen(sample, names, partial(trial, sample, ragged))[0]
     return {c.name: c.location for c in _candidates(sample, names)}
 
 
@@ -297,12 +340,15 @@ def _cost_of(sample: Sample, recorded: _Recorded, names: frozenset[str],
         name = types[kind].op.removeprefix("cell ")
         if name in names and not recorder.is_outgrown(name):
             used[name] = used.get(name, 0) + 1
-    counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     of_runs = min(recorder.nodes_of_runs, sum(part.graph.num_nodes for part in parts))  # patterns leave fewer
-    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * of_runs + STACKED_US * recorder.num_stacked
-    cost += READ_US * recorder.read_forwards - RUN_US * _runs_that_go(recorder)
-    if KEPT * recorder.found_forwards < recorder.read_forwards:
-        cost += PYTHON_US * recorder.read_forwards
+    cost = RUN_US * recorder.num_runs - (NODE_US - ROW_US) * of_runs
+    cost += NODE_US * sum(part.graph.num_nodes for part in parts)
+    return cost + _executing(sample, view, table, parts), used
+
+
+def _executing(sample: Sample, view: ModelView, table: TypeTable, parts: Sequence[Capture]) -> float:
+    """What batches under a fixed rule take, products, what torch runs, and types that are to come."""
+    types, cost = table.graph_types(), 0.0
     for part in parts:
         schedule = run(part.graph.lint(), Policy("critical"))
         batches, nodes = np.bincount(schedule.batch_type, minlength=len(types)), part.graph.counts()
@@ -311,18 +357,11 @@ def _cost_of(sample: Sample, recorded: _Recorded, names: frozenset[str],
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
             cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
             cost += _in_torch(table, kind, view, sample.natives, int(nodes[kind]), int(batches[kind]))
-    sizes = {
-        kind: _num_operations(table, kind, view) for kind in np.flatnonzero((counts == 1) | (counts == 2)).tolist()
-    }
-    once, twice = (sum(size for kind, size in sizes.items() if counts[kind] == times) for times in (1, 2))
-    return cost + UNSEEN_US * (once if ragged else to_come(once, twice)), used
-
-
-def _runs_that_go(recorder: Recorder) -> float:
-    """Runs of calls that are kept by sizes, of those that no mini-batch records again once it has met the sizes."""
-    counts = [*recorder.kept_sizes.values()]
-    new = to_come(counts.count(1), counts.count(2)) if counts else 0.0
-    return recorder.first_runs * (1 - new / max(len(counts), 1))
+    counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
+    once, twice = (
+        sum(_num_operations(table, kind, view) for kind in np.flatnonzero(counts == times).tolist()) for times in (1, 2)
+    )
+    return cost + UNSEEN_US * to_come(once, twice)
 
 
 def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> float:

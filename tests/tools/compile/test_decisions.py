@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from random import Random
 from typing import Any
 
@@ -109,8 +111,8 @@ def test_what_torch_runs_is_weighed() -> None:
 
 
 def test_a_sample_is_recorded_once_in_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is, with rows, and for what instances that are alike save: what sizes differ, whether rows can be followed
-    and what each costs is asked of these."""
+    """As it is and with rows, which tells what sizes differ and whether rows can be followed; by a recorder of its own
+    in each way, which tells what new instances cost; and for what those that are alike save."""
     ways: list[tuple[str, ...]] = []
     recorded = decisions.recording_shadow
     monkeypatch.setattr(
@@ -121,7 +123,7 @@ def test_a_sample_is_recorded_once_in_each_way(monkeypatch: pytest.MonkeyPatch) 
 
     decide(Sample(model, Regions(model, Closed(model)), series), Decisions((), None, ()))
 
-    assert sorted(map(len, ways)) == [0, 0, 1]
+    assert sorted(map(len, ways)) == [0, 0, 0, 1, 1]
 
 
 def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
@@ -155,18 +157,12 @@ def shapes(rng: Random, depth: int) -> Any:
     return shapes(rng, depth - 1), torch.ones(1, 8) if kind < 0.5 else shapes(rng, depth - 1)
 
 
-def test_two_numbers_of_features_are_no_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls that take rows whole are dear, which tells features from lengths."""
+def test_two_numbers_of_features_are_no_rows() -> None:
+    """What rows are taken whole for is dear, which tells features from lengths."""
     model = Shapes().eval()
     sample = Sample(model, Regions(model, Closed(model)), [shapes(Random(i), 4) for i in range(8)])
-    ragged = decisions.ragged_classes(sample)
-    assert ragged == ("f32[1,n]",)
+    assert decisions.ragged_classes(sample) == ("f32[1,n]",)
     assert decide(sample, Decisions()).ragged == ()
-    with_rows = trial(sample, ragged, frozenset()).cost
-    stacked = decisions.STACKED_US * sample.recorded(ragged).recorder.num_stacked
-    monkeypatch.setattr(decisions, "STACKED_US", 0.0)
-    assert with_rows - trial(sample, ragged, frozenset()).cost == pytest.approx(stacked)
-    assert stacked > 4_000
 
 
 class Masked(nn.Module):
@@ -184,16 +180,52 @@ class Masked(nn.Module):
         return (weights.unsqueeze(-1) * x + x * kept).sum(1) / kept.sum(1).clamp(min=1)
 
 
-def test_constants_of_instances_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are dear without rows."""
+def test_what_python_does_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recording three constants of each instance is dear, beside a forward that does not run; what is counted is nobody
+    else's profile."""
     rng, model = Random(0), Masked().eval()
     padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(32)]
     sample = Sample(model, Regions(model, Closed(model)), padded)
-    whole, rows = (trial(sample, ragged, frozenset()).cost for ragged in ((), decisions.ragged_classes(sample)))
-    assert whole < rows < whole + 4 * 32 * decisions.CONSTANT_US
     assert decide(sample, Decisions(automatic=())).ragged
-    monkeypatch.setattr(decisions, "CONSTANT_US", 0.0)
+    monkeypatch.setattr(decisions, "PYTHON_US", 0.0)
     assert not decide(sample, Decisions(automatic=())).ragged
+
+
+def test_calls_are_counted() -> None:
+    """Those of Python's functions and C's, whatever they raise, and none while others profile."""
+    seen: list[str] = []
+    with decisions.counted() as calls, suppress(ValueError):
+        [len(text) for text in map(str, range(10))]
+        int("no number")
+    assert 10 <= calls.count < 20
+    assert sys.getprofile() is None
+    sys.setprofile(lambda *_: seen.append("call"))
+    try:
+        with decisions.counted() as none:
+            len("text")
+    finally:
+        sys.setprofile(None)
+    assert none.count == 0
+    assert seen
+
+
+class Groups(nn.Module):
+    """Means of groups of rows, whose numbers never come again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+
+    def forward(self, groups: list[torch.Tensor]) -> torch.Tensor:
+        rows = torch.tanh(self.up(torch.cat(groups)))
+        return torch.stack([part.mean(0) for part in rows.split([len(group) for group in groups])]).sum(0)
+
+
+def test_sizes_that_never_come_again_are_rows() -> None:
+    """A type for each combination of lengths would be met once."""
+    rng, model = Random(0), Groups().eval()
+    instances = [[torch.ones(rng.randint(1, 6), 4) for _ in range(rng.randint(1, 5))] for _ in range(32)]
+    assert decide(Sample(model, Regions(model, Closed(model)), instances), Decisions()).ragged
 
 
 def test_types_that_differ_in_a_size_are_lowered_once_to_tell_what_they_cost(monkeypatch: pytest.MonkeyPatch) -> None:
