@@ -227,7 +227,7 @@ class Checked(Returned):
 def presumed(rec: Recorder, value: Value, frame: FrameType, site: Site | None) -> bool | None:
     """What a condition that a frame asks for, at a site that may be known, must be; None where it is no check, or is to
     be read."""
-    if value.ref < 0 or rec.in_cell or rec.in_fragment or not rec.tracer.presumes:
+    if value.ref < 0 or rec.has_ended or rec.in_cell or rec.in_fragment or not rec.tracer.presumes:
         return None
     holds = _way_on(frame.f_code, frame.f_lasti)
     if site is not None:
