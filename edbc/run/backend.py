@@ -91,11 +91,6 @@ class Backend(Protocol):
     ReductionKernel."""
 
     name: str
-    adds: bool
-    """True when its products add addends, so that cells may run split."""
-    ordered_from: int
-    """Bytes of the widest value of a cell from which nodes inside batches are put in order (`edbc.schedule.order`):
-    gathering smaller ones costs less than that."""
     mixes: bool
     """True when its arenas give rows of several classes at once, which spares a call of torch for each."""
     issues: bool

@@ -40,8 +40,7 @@ class ReferenceBackend:
     """Batch by batch; see `edbc.run.backend.Backend`."""
 
     name = "reference"
-    adds = mixes = True
-    ordered_from = 0
+    mixes = True
     issues = False
 
     def __init__(self, device: torch.device):

@@ -101,7 +101,6 @@ from edbc.run.segments import Segments
 from edbc.run.stream import OnError, stream
 from edbc.run.weights import touched
 from edbc.run.workers import CapturedBatch, Skeleton, batch_capture
-from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import Policy, relative_costs
 from edbc.schedule.schedule import Schedule
 from edbc.schedule.scheduler import lower_bound, run, with_nodes
@@ -214,7 +213,7 @@ class Net:
             self._beside = Beside({name: (float(c.fixed_us), float(c.row_us)) for name, c in plan.costs.items()})
         self.backend = backend_of(backend, self.device) if backend is None or isinstance(backend, str) else backend
         has_parts = any(cell.eager for cell in plan.cells.values())
-        self.split = split and has_parts and getattr(self.backend, "adds", False)
+        self.split = split and has_parts
         if policy is None and getattr(self.backend, "in_steps", False):
             names = [t.name for t in plan.types]
             self.waves = Waves() if plan.waves is None else Waves.from_text(plan.waves.table, names)
@@ -226,10 +225,8 @@ class Net:
         self._has_told_eager = False
         rates = ON_DEVICE if self.backend.issues else ON_CPU
         self._splitter = Splitter(self.table, self._splittable, self._weight_bytes, share, rates)
-        self._ordered: tuple[tuple[NodeType, ...], bool] = ((), False)
-        """What `_orders` said last, and of which types."""
         self._segmented: tuple[tuple[NodeType, ...], bool] = ((), False)
-        """The same of `_is_segmented`."""
+        """What `_is_segmented` said last, and of which types."""
         self._stages: tuple[tuple[NodeType, ...], Longs] = ((), np.zeros(0, np.int64))
         """The same of `_stages_of`."""
         self._kernels: dict[int, Any] = {}
@@ -722,8 +719,7 @@ class Net:
 
     def schedule(self, captured: Capture) -> Schedule:
         """The policy's batches, those of a template where there is one; or stages where the plan's costs and threads
-        are for it; where gathering is dear with nodes in an order that makes operands runs of rows; or waves where
-        steps count: the plan's, or by the rule."""
+        are for it; or waves where steps count: the plan's, or by the rule."""
         graph = captured.graph
         if self.waves is not None:
             return self._in_waves(graph, self.waves)
@@ -734,13 +730,8 @@ class Net:
             if known is None:
                 known = self._by_template.add(id(template), (template, run(template.graph, self.policy)))
             return with_nodes(graph, known[1], template.step, step_ptr)
-        found = run(graph, self.policy, in_order=self._orders(graph.types))
-        if self._beside is None or threads == 1:
-            return found
-        schedule = self._beside.chosen(graph, found, threads)
-        if not schedule.staged:
-            return found
-        return order_nodes(graph, schedule) if self._orders(graph.types) else schedule
+        found = run(graph, self.policy)
+        return found if self._beside is None or threads == 1 else self._beside.chosen(graph, found, threads)
 
     def _in_waves(self, graph: Graph, waves: Waves) -> Schedule:
         """The schedule of a table of waves; by the rule alone with the first step of every batch."""
@@ -771,19 +762,10 @@ class Net:
             known = self._segmented = types, any(t.segmented for t in types)
         return known[1]
 
-    def _orders(self, types: tuple[NodeType, ...]) -> bool:
-        """Whether nodes are put in order, for graphs of these types, parts of cells among them."""
-        known = self._ordered
-        if known[0] is not types:
-            classes = {c for k, t in enumerate(types) if k not in self._splitter.programs for c in t.outputs}
-            widest = max((c.size * torch_dtype(c.dtype).itemsize for c in classes), default=0)
-            known = self._ordered = types, widest >= getattr(self.backend, "ordered_from", 0)
-        return known[1]
-
     def kept_whole(self, prepared: MiniBatch) -> Iterator[str]:
         """Why types that the plan lets run in parts did not in this mini-batch, a line each."""
         if not self.split:
-            yield from ["cells were not split: switched off, or this back end does not add parts"] * any(
+            yield from ["cells were not split: switched off"] * any(
                 self._splittable(k) is not None for k in range(self.table.num_known)
             )
             return

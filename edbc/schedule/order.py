@@ -11,8 +11,9 @@ schedule. Two linear passes choose it.
     the operand that a batch reads is in order wherever one batch made it.
 (2) Forward. Nodes without readers are ordered by the rows of their first operand that is a node.
 
-Whether that pays is the back end's to say (`edbc.run.backend.Backend.ordered_from`). Where it does not, nodes stand
-in the order in which they became ready.
+Plans guard how many rows are no run in this order (`gathered_rows`). No back end asks for it: products read rows by
+address, and where batches run call by call it takes longer than it spares; nodes run in the order in which they became
+ready.
 
 Nothing is compared: each pass deals nodes out to their batches in the order in which those fill. O(nodes + operands) in
 all, deterministic.

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edbc.base.graph import Graph, Ints, ints
-from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import ENCODINGS, RULES, Policy
 from edbc.schedule.schedule import Schedule
 
@@ -31,25 +30,23 @@ CHEAP_OPS = frozenset(
 NO_TYPES = np.zeros(0, np.int32)
 
 
-def run(graph: Graph, policy: Policy, *, compare: bool = True, in_order: bool = False) -> Schedule:
+def run(graph: Graph, policy: Policy, *, compare: bool = True) -> Schedule:
     """The policy's schedule for one mini-batch. Deterministic; O(T (n + m)) and O(T^2) per batch for T types.
 
     A table that runs beside a rule never loses to it: where its schedule is above the lower bound, the rule is
-    simulated too and the cheaper of the two is taken, unless `compare` is false. With `in_order` the nodes inside
-    batches are as `edbc.schedule.order.order_nodes` leaves them. Where there are more types than could have nodes, as
-    in a net that has met many sizes, T counts those that have.
+    simulated too and the cheaper of the two is taken, unless `compare` is false. Where there are more types than could
+    have nodes, as in a net that has met many sizes, T counts those that have.
     """
     if graph.num_types > policy.num_types + graph.num_nodes:
         few, number = of_few_types(graph, policy.num_types)
-        found = run(few, policy, compare=compare, in_order=in_order)
+        found = run(few, policy, compare=compare)
         return replace(found, graph=graph, batch_type=number[found.batch_type])
     asked = policy.asked.get(compare) or _asked(policy, compare)
     if asked.by_depth:
-        schedule = _by_depth(graph, policy)
-        return order_nodes(graph, schedule) if in_order else schedule
+        return _by_depth(graph, policy)
     batch_type, batch_ptr, nodes, table_steps, unseen_states, by_rule = _scheduled()(
         *arrays_of(graph), *asked.arguments, cheap_types(graph) if asked.by_agenda else NO_TYPES,
-        policy.costs_of(graph.num_types), in_order,
+        policy.costs_of(graph.num_types),
     )  # fmt: skip
     return Schedule(graph, batch_type, batch_ptr, nodes, int(table_steps), int(unseen_states), bool(by_rule))
 

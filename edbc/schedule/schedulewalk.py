@@ -25,7 +25,6 @@ from edbc.schedule.choice import (
     remaining,
 )
 from edbc.schedule.engine import Frontier, new_frontier, restart
-from edbc.schedule.orderloops import ordered
 from edbc.schedule.statetable import Table, find
 
 NONE = -1
@@ -39,13 +38,12 @@ describe = part(choice.describe, forceinline=True, **UNCOUNTED)
 def scheduled(
     node_type: Ints, operand_ptr: Ints, operands: Ints, encoding: int, keys: NDArray[np.int64], row_of_slot: Ints,
     words: Ints, num_words: Ints, used: Ints, actions: Ints, rule: int, rival: int, cheap: Ints, cost: Floats,
-    in_order: bool,
 ) -> tuple[Ints, Ints, Ints, int, int, bool]:  # fmt: skip
     """Batch types, batch bounds, nodes, batches that the table chose, those that it had no state for, and whether the
     schedule is the rival's: the rule's beside the table, which runs where the table's is above the lower bound.
 
-    `in_order` asks for the nodes in the order of `edbc.schedule.order`. Types are counted up to the last one that has a
-    node, whatever `cost` has room for. The five arrays are a Table: a named tuple is slow to pass.
+    Types are counted up to the last one that has a node, whatever `cost` has room for. The five arrays are a Table: a
+    named tuple is slow to pass.
     """
     table = Table(keys, row_of_slot, words, num_words, used)
     num_types, none = (
@@ -74,8 +72,6 @@ def scheduled(
             by_rival = ptr_[-1] == len(nodes) and total(kinds_, cost) < ours
             if by_rival:
                 kinds, ptr, nodes, rows = kinds_, ptr_, nodes_, rows_[:0]
-    if in_order:
-        nodes = ordered(operand_ptr, operands, ptr, nodes)
     seen = 0
     for row in rows:
         seen += row >= 0

@@ -74,18 +74,6 @@ def test_native_order_equals_the_reference_and_is_a_schedule(seed: int) -> None:
         assert (kind, sorted(before.tolist())) == (kind_after, sorted(after.tolist()))
 
 
-@pytest.mark.parametrize("kind", ["depth", "agenda", "critical", "fsm"])
-@pytest.mark.parametrize("seed", range(10))
-def test_a_schedule_made_in_order_is_the_schedule_put_in_order(kind: str, seed: int) -> None:
-    """Asking for the order while scheduling gives what ordering afterwards gives."""
-    graph = random_graph(seed)
-    policy = Policy("fsm", "base", "chains", {}) if kind == "fsm" else Policy(kind)
-    made, after = run(graph, policy, in_order=True), order_nodes(graph, run(graph, policy))
-
-    assert made.nodes.tolist() == after.nodes.tolist()
-    assert made.batch_ptr.tolist() == after.batch_ptr.tolist()
-
-
 def test_chains_of_unequal_length_need_no_gather() -> None:
     """Steps of chains whose ends come first in the recording are reordered so that each step reads a prefix."""
     nodes: list[tuple[int, list[int]]] = []

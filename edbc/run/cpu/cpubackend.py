@@ -71,9 +71,6 @@ if TYPE_CHECKING:
 
 BLOCK = 256
 """Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
-ORDERED_FROM = 2048
-"""Bytes: hidden size 512 in float32. At 128 an order costs more than it spares, at 512 it makes no difference that
-`benchmarks/runs.py` can tell."""
 _BASE = IN_MEMORY * WORDS
 """Where a Memory's `base` begins in its record."""
 MOST_KERNELS = 1024
@@ -288,8 +285,7 @@ class CpuBackend:
     """See `edbc.run.backend.Backend`."""
 
     name = "cpu"
-    adds = mixes = True
-    ordered_from = ORDERED_FROM
+    mixes = True
     issues = False
 
     def __init__(self) -> None:

@@ -15,7 +15,6 @@ missing; `path` says so per type, and `edbc run` reports it.
 from __future__ import annotations
 
 import itertools
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -118,10 +117,8 @@ class CudaBackend:
     """
 
     name = "cuda"
-    adds = True
     mixes = False  # which rows leave goes up by class
     issues = True
-    ordered_from = sys.maxsize  # operand rows are read by number anyway, and ordering takes a tenth of the host's time
 
     def __init__(self, device: torch.device, use_triton: bool = True):
         self.device = device
