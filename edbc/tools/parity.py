@@ -378,7 +378,7 @@ class Eager:
         return results, mode
 
     def _in_float64(self, instances: Sequence[Any], modes: Modes = None) -> list[Any]:
-        with unchanged(instances):
+        with unchanged(instances), attributes_unchanged(self.twin):  # which may be the user's model itself
             converted = self._cast(instances) if self._takes_double else instances
             return _run(self.twin, torch.float64, converted, modes)
 

@@ -18,6 +18,7 @@ import torch
 from helpers import bound, seeded
 from torch import nn
 
+import edbc
 from edbc.capture.captured.structurecache import StructureCache
 from edbc.capture.code.mark import cell
 from edbc.capture.forward import left
@@ -379,6 +380,44 @@ def test_plain_attributes_of_the_model(kind: type[Told], rows: bool) -> None:
     other = bound(model, instances, "auto", rows=rows)
     other.capture(instances[0])
     assert other([captured[0]])
+
+
+class KeepsViews(nn.Module):
+    """Views of a parameter that forward makes once, or each time, and keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step, self.table = nn.Linear(SIZE, SIZE), nn.Parameter(torch.randn(3, SIZE))
+        self.row: Any = None
+        self.turned: Any = None
+        self.last: Any = None
+
+    def forward(self, words: list[int]) -> torch.Tensor:
+        if self.row is None:
+            self.row, self.turned = self.table[0], self.step.weight.t()
+        h = self.row
+        for word in words:
+            self.last = self.table[word]
+            h = torch.tanh(self.step(h) + self.last @ self.turned)
+        return h
+
+
+@pytest.mark.parametrize("are_made", [False, True])
+def test_views_of_parameters_that_are_kept_are_views(are_made: bool) -> None:
+    """They follow an optimiser's steps, and gradients flow through them, as in eager execution, before which or after
+    which the model is compiled."""
+    torch.manual_seed(0)
+    model, instances = KeepsViews(), [[0, 1], [2], [1, 2, 0], [0]]
+    if are_made:
+        model([1])
+    net = edbc.compile(model, instances, stages=False, force=True)
+    for _ in range(3):
+        found = torch.autograd.grad(torch.stack(net(instances)).sum(), [*model.parameters()])
+        expected = torch.autograd.grad(sum(model(words).sum() for words in instances), [*model.parameters()])
+        torch.testing.assert_close(found, expected)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += 0.25
 
 
 def test_copies_have_memory_of_their_own() -> None:

@@ -40,7 +40,7 @@ from edbc.capture.code.mark import is_cell
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
-from edbc.capture.forward.states import Memo
+from edbc.capture.forward.states import Memo, memories_of, memory_of
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import version_of
@@ -448,9 +448,11 @@ class ModelView:
         glance, known = self._named
         if glance is not self._glance or any(id(tensor) not in known for _, tensor in shared_tensors(module)):
             known = {id(tensor): (name, tensor) for name, tensor in shared_tensors(self.model)}
+            own = memories_of(self.model)
             for path, held in self._caches.items():
                 for name, item in held.items():
-                    if known.get(id(item), ("",))[0] == (f"{path}.{name}" if path else name):
+                    is_left = known.get(id(item), ("",))[0] == (f"{path}.{name}" if path else name)
+                    if is_left and memory_of(item) not in own:
                         del known[id(item)]  # no tensor of the model's, but what an instance has left
             self._named = self._glance, known
         return known

@@ -39,6 +39,7 @@ from edbc.capture.code.mark import is_closed
 from edbc.capture.forward.forward import record
 from edbc.capture.forward.returned import Collected, Result, Stacked, collect_results, filled
 from edbc.capture.ragged.expand import expanded
+from edbc.capture.record.functionalise import computed_of
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.semantics.shapes import flat
@@ -175,6 +176,8 @@ class Search:
         modules = dict(self.recorder.tracer.model.named_modules(remove_duplicate=False))
         for path, module, name in list(_plain_attributes(shadow)):
             before, is_cache = len(self.places), (module, name) in self.recorder.caches
+            if is_cache and _shows_parameter(self.recorder, module.__dict__[name]):
+                continue  # the user's model makes its own, which follows the parameter
             self._of_model = not is_cache and (path, name) not in self.recorder.tracer.written
             if self._holds(module.__dict__[name]):
                 self.places.append((Entries(module.__dict__), name, module.__dict__[name]))
@@ -275,6 +278,17 @@ class Search:
         elif not self._of_model:
             self.parameters[id(item)] = item, partial(recorder.tracer.shared, found.ref)
         return id(item) in self.values or id(item) in self.parameters
+
+
+def _shows_parameter(recorder: Recorder, item: Any) -> bool:
+    """Whether a stand-in is a view of a parameter, or a row (which a look-up gives, too)."""
+    if type(item) is Shared:
+        return computed_of(recorder.tracer, item.ref) is None
+    number = -1 - recorder.first_external - item.ref if type(item) is Value else -1
+    if number < 0 or not number < len(recorder.external_source) or type(item.ref) is Copied:
+        return False
+    source = recorder.table.sources[recorder.external_source[number]]
+    return source.kind == "row" and source.ref is not None and computed_of(recorder.tracer, source.ref) is None
 
 
 _MAY_HOLD = Sought(lambda kind: kind is torch.Tensor or issubclass(kind, Symbol | tuple | frozenset))

@@ -101,6 +101,16 @@ def attributes_unchanged(model: nn.Module) -> Iterator[None]:
             space.update(was)
 
 
+def memory_of(tensor: torch.Tensor) -> int | None:
+    """What tells the memory of a tensor from others; None where it has none of the usual layout."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else None
+
+
+def memories_of(model: nn.Module) -> set[int | None]:
+    """Of its parameters and buffers."""
+    return {memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())} - {None}
+
+
 def _is_torchs(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.nn.")
 

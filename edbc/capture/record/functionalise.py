@@ -248,7 +248,7 @@ class Changes:
 
     def _refuse_held(self, name: Any) -> None:
         if type(name) is Shared:
-            computed = _computed(self.rec.tracer, name.ref)
+            computed = computed_of(self.rec.tracer, name.ref)
             if computed is not None and computed not in self.rec.tracer.changing:
                 self.rec.tracer.changing.add(computed)
                 raise MustKeepBooks
@@ -407,7 +407,7 @@ def makes_memory(operation: Operation, shared_meta: Callable[[SharedRef], torch.
     return given.isdisjoint(memory) and len({*memory}) == len(memory)
 
 
-def _computed(tracer: ModelView, ref: SharedRef) -> SharedRef | None:
+def computed_of(tracer: ModelView, ref: SharedRef) -> SharedRef | None:
     """What a function of parameters shows, as far as it is memory of its own; None where it shows a parameter."""
     tensor, num_steps = tracer.shared(SharedRef(ref.name)).detach(), 0
     for number, view in enumerate(ref.views, 1):
