@@ -477,8 +477,7 @@ def stretches_of(
     batch_type: Ints, elements: Mapping[int, torch.dtype | None]
 ) -> Iterator[tuple[int, int, torch.dtype | None]]:
     """Runs of batches (begin, end, element type) that one call of `walk` could execute, single batches with None for
-    torch, by the element types of all types that run. Products take as many threads in a part of a run as in all of it,
-    so that cutting a schedule changes no bit."""
+    torch, by the element types of all types that run."""
     found = set(elements.values())
     if len(found) == 1 and None not in found:
         yield 0, len(batch_type), found.pop()
