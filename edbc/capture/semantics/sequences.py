@@ -24,7 +24,7 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Mask, Size, untold
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import Lazy, Symbol
+from edbc.capture.standins.standin import Lazy, Symbol, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -165,6 +165,8 @@ def packed(rec: Recorder, padded: Any, lengths: Any, batch_first: bool) -> Any:
         or not 0 < numbers[-1] <= numbers[0] <= longest
     ):
         raise RuntimeError(f"Expected {count} lengths from {longest} to 1, longest first, but got {numbers}")
+    if count > 1 and not batch_first and type(padded) is Value:  # columns are views, each of a type
+        padded, batch = padded.transpose(0, 1) * 1, 0
     pieces = [padded.select(batch, number) for number in range(count)]
     pieces = [
         (rows[:length] if length < longest else rows).clone() for rows, length in zip(pieces, numbers, strict=True)
