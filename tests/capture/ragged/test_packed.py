@@ -78,6 +78,34 @@ def test_several_sequences_of_an_instance_are_read_each() -> None:
         require_eager(bound(model, instances, rows=rows), model, instances)
 
 
+class ReadsEachRow(nn.Module):
+    """As many sequences as there are rows, all as long."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.both = nn.LSTM(3, HIDDEN // 2, 2, batch_first=True, bidirectional=True)
+        self.reader = nn.GRU(3, HIDDEN)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        output, (h, c) = self.both(torch.tanh(x))
+        steps, last = self.reader(x.transpose(0, 1), output[:, -1].unsqueeze(0))
+        return output.sum(1), h, c.mean(1), steps.sum(0), last[0].amax(0)
+
+
+def sequences_of(rng: Random) -> torch.Tensor:
+    return torch.tensor([rng.gauss(0, 1) for _ in range(rng.randint(1, 6) * 12)]).view(-1, 4, 3)
+
+
+def test_a_sequence_for_each_row_is_a_node() -> None:
+    """Whose batch is one call of torch's, however many rows instances have."""
+    torch.manual_seed(0)
+    model, instances = ReadsEachRow(), [sequences_of(Random(seed)) for seed in range(4)]
+    net = bound(model, instances, rows=True)
+    require_eager(net, model, instances[1:])
+    assert not net.taken_whole()
+    assert {"torch.lstm", "torch.gru"} <= {t.signature.partition("(")[0] for t in net.plan.types}
+
+
 class PacksByLengths(nn.Module):
     """Lengths are computed, and what is packed is written in place where it stands."""
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.rows import own
-from edbc.capture.ragged.value import Ragged, scanned
+from edbc.capture.ragged.rows import own, rows_of
+from edbc.capture.ragged.value import Ragged, each_row, scanned
 from edbc.capture.semantics import sequences
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Value
@@ -23,6 +23,8 @@ def recurrent(call: Call) -> Any:
     if len(call.args) != 9 or call.kwargs or type(call.args[0]) is not Ragged:
         return NotImplemented
     sequence, states, weights, _, layers, dropout, training, both_ways, batch_first = call.args
+    if sequence.ndim == 3 and sequence.at == 1 - int(batch_first):
+        return _of_each(call, sequence, states if call.name == "lstm" else (states,))
     if sequence.ndim != 3 or sequence.at != int(batch_first):
         return NotImplemented
     directions, each = 2 if both_ways else 1, len(weights) // layers // (2 if both_ways else 1)
@@ -42,6 +44,24 @@ def recurrent(call: Call) -> Any:
         if training and dropout and layer < layers - 1:
             sequence = rec.function(F.dropout, (sequence, dropout, True), {})
     return (sequence, *[rec.function(torch.stack, (list(of),), {}) for of in zip(*last, strict=True)])
+
+
+def _of_each(call: Call, sequences: Ragged, states: Sequence[Any]) -> Any:
+    """Of many sequences that are equally long, the characters of words say: a node for each."""
+    rec, others = call.rec, call.args[2:8]
+    rows = [sequences, *[rows_of(rec, state, 1) for state in states]]
+    if None in rows or (call.args[5] and call.args[6]):  # dropout between layers
+        return NotImplemented
+
+    def one(sequence: Value, *states: Value) -> list[Any]:
+        first = tuple(state.unsqueeze(1) for state in states)
+        found = rec.function(
+            call.func, (sequence.unsqueeze(1), first if len(first) > 1 else first[0], *others, False), {}
+        )
+        return [value.squeeze(1) for value in found]
+
+    output, *last = each_row(rec, rows, one, 1)
+    return output.like_at(sequences.at), *last
 
 
 def _first_state(rec: Any, states: Any, number: int) -> Any:
