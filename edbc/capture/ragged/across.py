@@ -204,8 +204,8 @@ def index_copied(call: Call) -> Any:
 
 
 def written(call: Call, target: Any, dim: int, numbers: Sequence[int], source: Any) -> Any:
-    """A ragged value with some rows replaced by those of `source`."""
-    if target.ndim != source.ndim or not numbers or source.shape[dim] != len(numbers):
+    """A ragged value with some rows replaced by those of `source`, each once: else all of these have gradients."""
+    if target.ndim != source.ndim or not numbers or not source.shape[dim] == len(numbers) == len({*numbers}):
         return NotImplemented
     call.rec.counted = True
     rows = of_one_slot([rows_of(call.rec, x, dim) for x in (target, source)])

@@ -740,7 +740,7 @@ def _filling(rec: Recorder, target: Any, value: Any) -> Any:
 
 def assign_item(rec: Recorder, buffer: Buffer, index: tuple[Any, ...], value: Any) -> None:
     """`buffer[index] = value`: the rows that it shows become others. Linear in these."""
-    by_rows = _by_rows(index)
+    by_rows = _by_rows(index, len(buffer.items), value)
     if by_rows is None:
         change_in_place(rec, torch.Tensor.__setitem__, "setitem", (buffer, index, value), {})
     elif _moves(rec) or not rec.flows:
@@ -749,13 +749,15 @@ def assign_item(rec: Recorder, buffer: Buffer, index: tuple[Any, ...], value: An
         _assign(rec, buffer, by_rows, value)
 
 
-def _by_rows(index: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """An index by integers and ranges, or by a list of integers; None for others."""
+def _by_rows(index: tuple[Any, ...], count: int, value: Any) -> tuple[Any, ...] | None:
+    """An index of so many rows by integers and ranges, or by a list of integers; None for others, and for a list that
+    names a row more than once: eager gives a gradient to all that is written there, though the last one stays."""
     if len(index) == 1 and type(index[0]) is int:
         return index
     numbers = listed(index[0]) if len(index) == 1 else None
     if numbers is not None:
-        return (numbers,)
+        is_once = not isinstance(value, torch.Tensor) or len({n % count for n in numbers if count}) == len(numbers)
+        return (numbers,) if is_once else None
     is_plain = {*map(type, index)} <= _PLAIN and all(getattr(step, "step", None) in (None, 1) for step in index)
     return index if is_plain else None
 
@@ -767,7 +769,7 @@ def assigns_rows(rec: Recorder, rows: Ragged, index: Any, value: Any) -> bool:
     if is_view or rec.keeping or rec.symbolic or rec.books is not None or not rec.flows or len(rows.refs) > MOST_ROWS:
         return False
     index = as_python_has_it(index)
-    by_rows = _by_rows(index if type(index) is tuple else (index,))
+    by_rows = _by_rows(index if type(index) is tuple else (index,), len(rows.refs), value)
     if by_rows is None or not (rows.is_own or (rows.taken is not None and _are_unseen(rec, rows.taken))):
         return False
     are_listed = type(by_rows[0]) is list and rows.is_own and type(value) is Ragged

@@ -186,8 +186,19 @@ def elements_of_matrices_as_wide_as_rows(net: Any, x: torch.Tensor) -> Any:
     return (start + bias) @ net.second(x)
 
 
+def rows_that_are_named_twice(net: Any, x: torch.Tensor) -> Any:
+    h = net.first(x)
+    new, twice = h.clone(), torch.tensor([0, -1, 0])
+    h[[0, 0]] = net.second(x[[0, -1]])
+    new[twice] = net.second(torch.sigmoid(x[twice]))
+    copied = torch.tanh(x).index_copy(0, torch.tensor([0, 0]), net.second(h[[0, -1]]))
+    filled = torch.zeros(len(x), HIDDEN)
+    filled[twice] = net.first(x[0])
+    return h, new, copied, filled
+
+
 SHARED = (
-    elements_of_matrices_as_wide_as_rows,
+    rows_that_are_named_twice, elements_of_matrices_as_wide_as_rows,
     while_a_row_is_there, while_a_row_changes, while_a_part_of_a_row_is_there, while_a_view_is_there,
     while_a_slice_is_there, while_it_stands_the_other_way, while_rows_have_names, changed_as_a_whole,
 )  # fmt: skip
