@@ -750,10 +750,14 @@ def assign_item(rec: Recorder, buffer: Buffer, index: tuple[Any, ...], value: An
 
 
 def _by_rows(index: tuple[Any, ...], count: int, value: Any) -> tuple[Any, ...] | None:
-    """An index of so many rows by integers and ranges, or by a list of integers; None for others, and for a list that
-    names a row more than once: eager gives a gradient to all that is written there, though the last one stays."""
+    """An index of so many rows by integers and ranges, by a list of integers, or by a mask of the instance's; None for
+    others, and for a list that names a row more than once: eager gives a gradient to all that is written there, though
+    the last one stays."""
     if len(index) == 1 and type(index[0]) is int:
         return index
+    mask: Any = index[0] if len(index) == 1 and type(index[0]) is torch.Tensor else None
+    if mask is not None and mask.dtype is torch.bool and mask.shape == (count,):
+        return (mask.nonzero().reshape(-1).tolist(),)
     numbers = listed(index[0]) if len(index) == 1 else None
     if numbers is not None:
         is_once = not isinstance(value, torch.Tensor) or len({n % count for n in numbers if count}) == len(numbers)
@@ -774,7 +778,7 @@ def assigns_rows(rec: Recorder, rows: Ragged, index: Any, value: Any) -> bool:
         return False
     are_listed = type(by_rows[0]) is list and rows.is_own and type(value) is Ragged
     if are_listed and len({*by_rows[0]}) < len(rows.refs):  # of all, what they were has a gradient nevertheless
-        return False  # they get one name together (`ragged.across`), and no rows of their own
+        return not by_rows[0]  # they get one name together (`ragged.across`), and no rows of their own
     rec.has_buffers = True
     assign_item(rec, turned_buffer(rows), by_rows, value)
     return True

@@ -77,6 +77,16 @@ def in_rounds_by_vectors(net: Any, x: torch.Tensor) -> Any:
     return h.mean(0)
 
 
+def in_rounds_by_masks(net: Any, x: torch.Tensor) -> Any:
+    first, h = net.first(x), torch.zeros(len(x), HIDDEN)
+    level = torch.arange(len(x)) // 2
+    for number in range(len(x)):
+        mask = level == number
+        h[mask] = net.cell(net.second(h[mask]), first[mask])
+    first[level >= 0] = h
+    return h.mean(0), first
+
+
 def while_it_is_read_as_a_whole(net: Any, x: torch.Tensor) -> Any:
     h = net.first(x).clone()
     for i in (0, 0, -1):
@@ -119,6 +129,7 @@ def of_two_names(net: Any, x: torch.Tensor) -> Any:
 
 ALONE = (
     one_after_the_other, by_messages, what_is_added_to, states_of_a_loop, some_by_a_list, in_rounds_by_vectors,
+    in_rounds_by_masks,
     while_it_is_read_as_a_whole, all_of_it, without_gradients, of_two_names,
 )  # fmt: skip
 
@@ -216,9 +227,16 @@ def test_values_and_gradients_are_those_of_eager(forward: Forward) -> None:
     assert forward is not in_rounds_by_vectors or not net._idle[0][1].keeps_books
 
 
-def test_what_is_overwritten_has_a_gradient() -> None:
+def all_by_a_mask(net: Any, x: torch.Tensor) -> Any:
+    h = net.first(x)
+    h[torch.arange(len(x)) >= 0] = net.second(x)
+    return h
+
+
+@pytest.mark.parametrize("forward", [all_of_it, all_by_a_mask])
+def test_what_is_overwritten_has_a_gradient(forward: Forward) -> None:
     """Zeros, as in eager PyTorch, where an optimiser's decay tells them from none."""
-    model = type("Net", (Base,), {"forward": all_of_it})()
+    model = type("Net", (Base,), {"forward": forward})()
     net = bound(model, [rows(Random(i)) for i in range(6)], cells="auto", rows=True)
     torch.stack([h.sum() for h in net([rows(Random(i)) for i in range(3)])]).sum().backward()
     assert net._idle[0][1].ragged
