@@ -23,6 +23,7 @@ from torch import nn
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import capture
 from edbc.capture.forward.repeat import require_repeatable
+from edbc.capture.record import recorder
 from edbc.capture.record.table import TypeTable
 from edbc.errors import EdbcError, UnsupportedError
 from edbc.run.outputs import by_name
@@ -37,6 +38,12 @@ REFUSED: dict[str, str] = {}
 """Programs that are refused by design, with what the refusal says."""
 
 load_all()
+
+
+@pytest.fixture(autouse=True)
+def often_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines of code are asked for in every second mini-batch from the third on, as in few of a long run."""
+    monkeypatch.setattr(recorder, "LOOKS", 2)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -254,9 +254,10 @@ def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
     """(1), for a function of torch's that is C++: records it with the arguments as they are, as its parser would."""
 
     def record(*args: Any, **kwargs: Any) -> Any:
-        if args and type(args[0]) is Value:
+        kind = type(args[0]) if args else None
+        if kind is Value:
             return record_function(func, args, kwargs)
-        rec = _recorder_among(args, kwargs)
+        rec = args[0].rec if kind is Ragged else _recorder_among(args, kwargs)
         return func(*args, **kwargs) if rec is None else rec.function(func, args, kwargs)
 
     return record

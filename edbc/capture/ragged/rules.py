@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.nn import functional
 
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, is_keyed, keep, may_keep, shared
+from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, again_at_once, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks
 from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
 from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
@@ -307,6 +307,43 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
         if type(item) is Ragged or type(item) is Pairs:
             item.is_own = True
     return result
+
+
+def function_at_once(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`ragged_call` of a call that is `again_at_once`; NotImplemented for others."""
+    known = _known_at_once(func)
+    found = NotImplemented if known is None else again_at_once(rec, [Ragged, func], args, kwargs, known.by_count)
+    if known is None or found is NotImplemented:
+        return NotImplemented
+    is_new, takes, _ = known
+    if not is_new and not (takes and not rules.is_constant_index(args[1])):
+        return shared(found, args)
+    for item in found if isinstance(found, tuple) else (found,):
+        if type(item) is Ragged:
+            item.is_own = True
+    return found
+
+
+class _AtOnce(NamedTuple):
+    """What a call of a function by rows depends on beside what is kept."""
+
+    is_new: bool
+    """Whether it gives no view of an argument."""
+    takes: bool
+    """Whether it takes an index, which tells that."""
+    by_count: bool
+    """Whether numbers of rows are part of what is known."""
+
+
+@cache
+def _known_at_once(func: Any) -> _AtOnce | None:
+    """None where what it gives may be its argument, or changes it, and where more than its name is to be looked at."""
+    name = rules.name_of(func)
+    if name in _PASS_ON or name == "einsum" or _RULES.get(name) is views.permuted:
+        return None
+    if rules.changes_in_place(func, name, {}):
+        return None
+    return _AtOnce(_computes(name), name == "getitem", name in views.BY_COUNT)
 
 
 def _is_same(result: Any, first: Any) -> bool:

@@ -36,7 +36,7 @@ from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.masks import call_of_sizes, made_of_sizes
 from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
 from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_at, rows_described, version_of
-from edbc.capture.ragged.rules import ragged_call
+from edbc.capture.ragged.rules import function_at_once, ragged_call
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import All, Constant, Drawn, Held, Number, Offset, Ragged, Sizes, Whole, ragged_class
 from edbc.capture.ragged.value import filled as repeated
@@ -1394,6 +1394,10 @@ class Recorder:
         """Record a torch function or tensor method."""
         if not _OTHER_NAMES.keys().isdisjoint(kwargs):
             kwargs = {_OTHER_NAMES.get(key, key): value for key, value in kwargs.items()}
+        if self.ragged and name is None:
+            result = function_at_once(self, func, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if self.has_buffers and not (
             args and is_buffer(args[0]) and rules.changes_in_place(func, rules.name_of(func), kwargs)
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,11 +20,13 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import edbc
+from edbc.capture.ragged import kept as kept_calls
 from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
 from edbc.capture.ragged.kept import NOT_KEPT, ByIndices, KeptCall, Remade
 from edbc.capture.ragged.program import NONE
 from edbc.capture.ragged.together.forwards import FEW, MANY, MOST_KEYS
+from edbc.capture.record import calls
 from edbc.capture.record.recorder import Recorder
 
 
@@ -878,3 +881,44 @@ def test_what_a_known_call_asks_is_asked_by_those_around_it() -> None:
         for words, nodes in ((5, 4), (5, 2), (4, 2), (3, 1), (3, 1), (2, 1), (6, 1), (4, 4), (2, 2)):
             made = of(words, nodes)
             torch.testing.assert_close(net([made])[0], model(made))
+
+
+class Spans(Closed):
+    """Code that is open, as what a dict has by number is any object."""
+
+    def forward(self, item):
+        h = torch.tanh(self.up(item["x"]))
+        found = [torch.cat([h[a:b], h[b - 1 :] * 2.0]).mean(dim=0) for a, b in item["spans"].values()]
+        return self.out(torch.stack([*found, self.up(item["x"])[None][0, 1:, :].sum(0)]).sum(0)), h.split(
+            [1, len(h) - 1]
+        )[1]
+
+
+def test_what_is_kept_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks and no gradient is switched off: calls of functions and modules by rows are one dictionary's, by the
+    key that they have otherwise."""
+    asked, kept = Counter[str](), Counter[str]()
+    of_functions = rules._known_call
+    monkeypatch.setattr(rules, "_known_call", lambda *args: asked.update(["rule"]) or of_functions(*args))
+    at_once = kept_calls.again_at_once
+
+    def again(*args: Any) -> Any:
+        found = at_once(*args)
+        kept.update(["none" if found is NotImplemented else "found"])
+        return found
+
+    monkeypatch.setattr(rules, "again_at_once", again)
+    monkeypatch.setattr(calls, "again_at_once", again)
+    model = Spans().eval()
+    items = [{"x": torch.randn(n + 4, 3), "spans": {k: (1, 3 + k) for k in range(n)}} for n in (1, 2, 3, 2)]
+    net = bound(model, items, rows=True)
+    for number in range(5):
+        asked.clear(), kept.clear()
+        for found, item in zip(net(items), items, strict=True):
+            for mine, eager in zip(found, model(item), strict=True):
+                torch.testing.assert_close(mine, eager)
+        unseen = number in (2, 4)
+        assert (kept["found"] >= 40) == unseen, (number, kept)
+        assert (asked["rule"] <= 12) == unseen, (number, asked)
+    with torch.no_grad():
+        assert all(not x.requires_grad for found in net(items) for x in found)
