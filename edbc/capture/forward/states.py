@@ -108,7 +108,7 @@ def memory_of(tensor: torch.Tensor) -> int | None:
 
 def memories_of(model: nn.Module) -> set[int | None]:
     """Of its parameters and buffers."""
-    return {memory_of(tensor) for tensor in (*model.parameters(), *model.buffers())} - {None}
+    return {memory_of(tensor) for tensor in (*nn.Module.parameters(model), *nn.Module.buffers(model))} - {None}
 
 
 def _is_torchs(module: nn.Module) -> bool:
