@@ -457,8 +457,9 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
 
 def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                   by_count: bool = False) -> Any:  # fmt: skip
-    """A call that is kept, of rows, values, numbers, and lists of these and slices, where nobody looks; NotImplemented
-    for others. `parts` are what its key begins with; numbers of rows are part of it `by_count`.
+    """A call that is kept, of rows, values, numbers, lists of these and slices, and tensors of the instance's, where
+    nobody looks; NotImplemented for others. `parts` are what its key begins with; numbers of rows are part of it
+    `by_count`.
 
     Most calls of forwards that are not kept whole are such. The key is that of `is_keyed`, and what follows is
     `KeptCall.again`, both in one: between them a call took 5 microseconds and takes 2."""
@@ -466,8 +467,19 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
         return NotImplemented
     flat: list[int] = []
     values: list[int] = []
+    indices: list[Numbers] = []
     for item in args:
         kind = type(item)
+        if kind is torch.Tensor:
+            if item.dtype is torch.int64:
+                found = None if item.shape == (1,) else vectors_of(rec, item)  # `_told` tells more of one
+                if found is None:
+                    return NotImplemented
+                indices.extend(found[0])
+                parts += Numbers, found[1], len(found[0])
+                continue
+            item = adopted(rec, item)
+            kind = type(item)
         if kind is Ragged:
             refs = item.refs
             parts += Ragged, item.row, item.at, refs.start in rec.zeros
@@ -503,14 +515,16 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
     if by_count:
         parts += flat[2::3]
     known = rec.functions.get(tuple(parts))
-    if type(known) is not KeptCall or known.below or known.apart or known.claims:
+    if type(known) is not KeptCall or known.claims:
         return NotImplemented
     flat += values
+    for numbers in indices:
+        flat += numbers.offset, INDICES, numbers.size
     for extra in known.extras:
         if type(extra) is not Remade and type(extra) is not Literal:  # which ask nothing of what is given
             return NotImplemented
         flat += extra.triple(rec, None, ())
-    if (known.equal or known.within) and not known.fits((), flat[2::3]):
+    if (known.equal or known.within or indices) and not known.fits(indices, flat[2::3]):
         return NotImplemented
     return known.of(rec, flat)
 
