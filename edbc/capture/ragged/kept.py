@@ -508,6 +508,8 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
                     return NotImplemented
         else:
             return NotImplemented
+    if not flat:  # which is recorded as a node
+        return NotImplemented
     for name, item in kwargs.items():
         if type(item) not in PLAIN:
             return NotImplemented
