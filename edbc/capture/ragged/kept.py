@@ -575,7 +575,7 @@ def _as_told(item: Any, sizes: dict[int, int]) -> Any:
     if type(item) is not torch.Tensor:
         return item
     if item.dtype is torch.bool and item.numel() and not sizes.keys().isdisjoint(item.shape):
-        first = bool(item.view(-1)[0])
+        first = bool(item[(0,) * item.ndim])
         dims = tuple([(size in sizes, sizes.get(size, size)) for size in item.shape])
         return Uniform("yes" * first, item.dtype, dims) if bool((item == first).all()) else item
     if item.shape != (1,) or item.dtype is not torch.int64:

@@ -325,3 +325,37 @@ def test_encoders_of_torch_take_masks(how: str) -> None:
     runs = [kind for kind, of in enumerate(net.table.types) if kind in net.table.operation_of_type and of.is_run]
     assert runs
     assert all(net.kernel(kind).is_native for kind in runs)
+
+
+class Hides(nn.Module):
+    """A function of rows and of a mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(SIZE, SIZE)
+
+    def forward(self, h: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(h)).masked_fill(hidden, 0.5)
+
+
+class Turned(nn.Module):
+    """A mask of the instance's that stands as columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.out, self.inner = nn.Linear(3, SIZE), nn.Linear(SIZE, 4), Hides()
+
+    def forward(self, instance: dict[str, Any]) -> torch.Tensor:
+        h = torch.relu(self.up(instance["x"]))
+        for _ in instance["times"]:
+            h = self.inner(h, instance["hidden"].T)
+        return self.out(h.sum(0))
+
+
+def test_masks_are_turned() -> None:
+    """What is no run of numbers is asked, too, whether it says the same everywhere."""
+    instances = [
+        {"x": torch.randn(n, 3), "hidden": torch.rand(SIZE, n) > share, "times": [1, 2]}
+        for n, share in ((4, 0.5), (5, 2.0), (6, -1.0), (3, 0.5), (7, 0.5))
+    ]
+    require_eager(bound(model := Turned(), instances, "auto", rows=True), model, instances)
