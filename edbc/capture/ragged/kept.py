@@ -698,11 +698,15 @@ def with_left(rec: Recorder, key: Any, known: KeptCall, begin: tuple[int, int, i
 
 def keep(rec: Recorder, key: Any, begin: tuple[int, int, int, int], given: Given, result: Any) -> None:
     """Keep what one call has recorded since `begin`, if it can be. What a rule has read of the indices that it was
-    given (`repeat_interleave`) it writes as indices of its own, which no other call has."""
+    given (`repeat_interleave`) it writes as indices of its own, which no other call has. What it has read of numbers
+    that it was given is a constant, and they are not: of a matrix of ones one row is, so often, and the matrix is
+    unread."""
     keeping = _Keeping(rec, begin, given)
     keeping.has_own = not given.indices
     try:
-        rec.functions[key] = keeping.kept(result)
+        kept = keeping.kept(result)
+        reads_all = all(number >= len(given.rows) + len(given.values) for number in kept.unread)
+        rec.functions[key] = kept if reads_all else NOT_KEPT
     except TooFew:
         pass
     except CannotKeep:  # whatever instance calls

@@ -923,3 +923,22 @@ def test_what_is_kept_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (asked["rule"] <= 12) == unseen, (number, asked)
     with torch.no_grad():
         assert all(not x.requires_grad for found in net(items) for x in found)
+
+
+class Neighbours(Closed):
+    """Scores, each added to a row of a matrix that the instance brings."""
+
+    def forward(self, item):
+        scores = torch.tanh(self.up(item["x"])).sum(-1)
+        return (item["near"] + scores).sum(), torch.maximum(item["near"] * 0.5, scores).amax(0), scores @ item["near"]
+
+
+@pytest.mark.parametrize("number", [1.0, 0.0, 0.3])
+def test_a_matrix_of_equal_numbers_is_no_constant(number: float) -> None:
+    """Of one whose rows are equal there is one row, by its numbers; the next instance has others."""
+    model = Neighbours()
+    items = [{"x": torch.randn(n, 3), "near": torch.rand(n, n)} for n in (4, 5, 6, 7, 2, 4, 5)]
+    equal = [{"x": item["x"], "near": torch.full_like(item["near"], number)} for item in items]
+    net = bound(model, items, rows=True)
+    for batch in (equal, items, equal[::-1], items[::-1], [*equal, *items]):
+        require_eager(net, model, batch)
