@@ -53,10 +53,10 @@ class Cast:
         box = list(instances)
         if self.of:
             conversion = _Conversion(self)
-            for holder, key, value in walked([box], set(), _SOUGHT):
+            for holding, of, key, value in walked([box], set(), _SOUGHT):
                 made = conversion.of(value)
                 if made is not value:
-                    holder.put(key, made)
+                    holding.put(of, key, made)
         return box
 
     def each(self, instances: Iterable[Any]) -> Iterator[Any]:

@@ -22,7 +22,7 @@ import edbc
 from edbc.capture.captured.structurecache import StructureCache
 from edbc.capture.code.mark import cell
 from edbc.capture.forward import left
-from edbc.capture.standins.objects import Holder, Sought, unchanged, walked
+from edbc.capture.standins.objects import Holding, Sought, unchanged, walked
 from edbc.capture.standins.standin import Symbol
 from edbc.errors import EdbcError, UnsupportedError
 from edbc.plan.writer import plan_text
@@ -194,10 +194,10 @@ BACKENDS = [None, "reference"]
 
 def tensors_on(*roots: Any) -> Iterator[torch.Tensor]:
     """All that objects hold, in the order of a walk; stand-ins are an error."""
-    met: list[Holder] = []
+    met: list[tuple[Holding, Any]] = []
     walked(roots, set(), Sought(lambda kind: False), met)
-    for holder in met:
-        for _, item in holder.items():
+    for holding, of in met:
+        for _, item in holding.pairs(of):
             assert not issubclass(type(item), Symbol), f"a stand-in was left: {item!r}"
             yield from flat(item)
 

@@ -23,6 +23,7 @@ go, and what it assigns to attributes of the model comes with its results (`Assi
 from __future__ import annotations
 
 import gc
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -46,7 +47,7 @@ from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.ended import ENDED, OLDEST, end, end_stand_ins
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import is_plain, rebuilt
-from edbc.capture.standins.objects import Entries, Place, Sought, walked
+from edbc.capture.standins.objects import ENTRIES, Place, Sought, walked
 from edbc.capture.standins.standin import Copied, Lazy, Shared, Slot, Symbol, Value
 from edbc.capture.standins.unread import Returned
 
@@ -105,9 +106,9 @@ class Left:
     def write(self, results: Sequence[torch.Tensor]) -> None:
         """Let the results stand in all places where the stand-ins still do."""
         made: dict[int, Any] = {}
-        for holder, key, nest in self.places:
-            if holder.get(key) is nest:
-                holder.put(key, self._filled(nest, results, made))
+        for holding, of, key, nest in self.places:
+            if holding.get(of, key) is nest:
+                holding.put(of, key, self._filled(nest, results, made))
         for _, module, of_user, name in self.attributes:
             of_user.__dict__[name] = module.__dict__[name]
 
@@ -120,7 +121,7 @@ class Left:
             return item
         if id(item) not in made:
             parts = [self._filled(part, results, made) for part in item]
-            is_same = all(a is b for a, b in zip(parts, item, strict=True))
+            is_same = all(map(operator.is_, parts, item))
             is_read = isinstance(item, Returned)
             made[id(item)] = kind(parts).read() if is_read else item if is_same else _rebuilt(item, parts)
         return made[id(item)]
@@ -180,7 +181,7 @@ class Search:
                 continue  # the user's model makes its own, which follows the parameter
             self._of_model = not is_cache and (path, name) not in self.recorder.tracer.written
             if self._holds(module.__dict__[name]):
-                self.places.append((Entries(module.__dict__), name, module.__dict__[name]))
+                self.places.append((ENTRIES, module.__dict__, name, module.__dict__[name]))
             self._walk([module.__dict__[name]])
             # what a cache holds, others may say something of
             if len(self.places) > before or is_cache or self._is_without_now(path, name, module.__dict__[name]):
@@ -245,7 +246,7 @@ class Search:
 
     def _walk(self, roots: Iterable[Any]) -> None:
         found = walked(roots, self._seen, _MAY_HOLD)
-        self.places += [place for place in found if self._holds(place[2])]
+        self.places += [place for place in found if self._holds(place[3])]
 
     def _holds(self, item: Any) -> bool:
         """Whether an item is a survivor, or a tuple with one in it."""

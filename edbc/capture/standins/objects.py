@@ -5,8 +5,9 @@ Not entered are modules, classes, functions and tensors: what hangs on those is 
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, NamedTuple
@@ -32,110 +33,73 @@ _CLOSED = (
 )  # fmt: skip
 
 
-class Holder:
-    """What may be changed in place: one way in which an object holds others."""
-
-    __slots__ = ("of",)
-
-    def __init__(self, of: Any):
-        self.of = of
-
-    def items(self) -> list[tuple[Any, Any]]:
-        """Keys and what stands there."""
-        raise NotImplementedError
-
-    def get(self, key: Any) -> Any:
-        """What stands there, if anything does."""
-        raise NotImplementedError
-
-    def put(self, key: Any, value: Any) -> None:
-        """Let something else stand there."""
-        self.of[key] = value
-
-    def restore(self, items: list[tuple[Any, Any]]) -> None:
-        """Hold these items and no others."""
-        raise NotImplementedError
+Pairs = list[tuple[Any, Any]]
 
 
-class Entries(Holder):
-    """A dict, of attributes too."""
+class Holding(NamedTuple):
+    """One way in which objects hold others, and may be changed in place: functions of such an object."""
 
-    __slots__ = ()
-
-    def items(self) -> list[tuple[Any, Any]]:
-        return list(dict.items(self.of))
-
-    def get(self, key: Any) -> Any:
-        return dict.get(self.of, key)
-
-    def put(self, key: Any, value: Any) -> None:
-        dict.__setitem__(self.of, key, value)
-
-    def restore(self, items: list[tuple[Any, Any]]) -> None:
-        self.of.clear()
-        for key, value in items:
-            self.put(key, value)
+    pairs: Callable[[Any], Iterable[tuple[Any, Any]]]
+    """Keys and what stands there."""
+    get: Callable[[Any, Any], Any]
+    """What stands there, if anything does."""
+    put: Callable[[Any, Any, Any], None]
+    """Let something else stand there."""
+    restore: Callable[[Any, Pairs], None]
+    """Hold these and no others."""
 
 
-class Items(Holder):
-    """A list or a deque."""
-
-    __slots__ = ()
-
-    def items(self) -> list[tuple[Any, Any]]:
-        return list(enumerate(self.of))
-
-    def get(self, key: Any) -> Any:
-        return self.of[key] if key < len(self.of) else None
-
-    def restore(self, items: list[tuple[Any, Any]]) -> None:
-        self.of.clear()
-        self.of.extend(value for _, value in items)
+def _restore_entries(of: Any, pairs: Pairs) -> None:
+    of.clear()
+    for key, value in pairs:
+        dict.__setitem__(of, key, value)
 
 
-class Members(Holder):
-    """A set."""
-
-    __slots__ = ()
-
-    def items(self) -> list[tuple[Any, Any]]:
-        return [(member, member) for member in self.of]
-
-    def get(self, key: Any) -> Any:
-        return key if key in self.of else None
-
-    def put(self, key: Any, value: Any) -> None:
-        self.of.discard(key)
-        self.of.add(value)
-
-    def restore(self, items: list[tuple[Any, Any]]) -> None:
-        self.of.clear()
-        self.of.update(value for _, value in items)
+def _restore_members(of: Any, pairs: Pairs) -> None:
+    of.clear()
+    of.update(value for _, value in pairs)
 
 
-class Slots(Holder):
+def _restore_items(of: Any, pairs: Pairs) -> None:
+    of.clear()
+    of.extend(value for _, value in pairs)
+
+
+def _put_member(of: Any, key: Any, value: Any) -> None:
+    of.discard(key)
+    of.add(value)
+
+
+ENTRIES = Holding(dict.items, dict.get, dict.__setitem__, _restore_entries)
+"""A dict, of attributes too."""
+ITEMS = Holding(enumerate, lambda of, key: of[key] if key < len(of) else None, operator.setitem, _restore_items)
+"""A list or a deque."""
+MEMBERS = Holding(
+    lambda of: [(member, member) for member in of], lambda of, key: key if key in of else None, _put_member,
+    _restore_members,
+)  # fmt: skip
+"""A set."""
+
+
+def _slots(members: Sequence[Any]) -> Holding:
     """Attributes by `__slots__`."""
 
-    __slots__ = ()
-
-    def items(self) -> list[tuple[Any, Any]]:
-        slots = _WAYS[type(self.of)].slots
+    def pairs(of: Any) -> Pairs:
         try:
-            return [(member, member.__get__(self.of)) for member in slots]
+            return [(member, member.__get__(of)) for member in members]
         except AttributeError:  # some are not set
-            return [(member, member.__get__(self.of)) for member in slots if _is_set(member, self.of)]
+            return [(member, member.__get__(of)) for member in members if _is_set(member, of)]
 
-    def get(self, key: Any) -> Any:
-        return key.__get__(self.of) if _is_set(key, self.of) else None
+    def restore(of: Any, before: Pairs) -> None:
+        for member, _ in pairs(of):
+            member.__delete__(of)
+        for member, value in before:
+            member.__set__(of, value)
 
-    def put(self, key: Any, value: Any) -> None:
-        key.__set__(self.of, value)
-
-    def restore(self, items: list[tuple[Any, Any]]) -> None:
-        for member, _ in self.items():
-            member.__delete__(self.of)
-        for member, value in items:
-            self.put(member, value)
+    return Holding(
+        pairs, lambda of, key: key.__get__(of) if _is_set(key, of) else None,
+        lambda of, key, value: key.__set__(of, value), restore,
+    )  # fmt: skip
 
 
 def _is_set(member: Any, of: Any) -> bool:
@@ -147,41 +111,44 @@ def _is_set(member: Any, of: Any) -> bool:
 
 
 class _Way(NamedTuple):
-    """Into the objects of a class: what holds its items, and which slots it has."""
+    """Into the objects of a class."""
 
-    content: Callable[[Any], Holder] | None
+    holdings: tuple[Holding, ...]
+    """Of an object itself."""
     is_fixed: bool
     """Whether items never change: tuples and frozen sets."""
-    slots: tuple[Any, ...]
     has_attributes: bool
+    """Whether objects have a dict of those."""
 
 
-_NO_WAY = _Way(None, False, (), False)
+_NO_WAY = _Way((), False, False)
 
 
 def _way(kind: type) -> _Way:
     if issubclass(kind, _CLOSED):
         return _NO_WAY
-    makers: dict[Any, Callable[[Any], Holder]] = {dict: Entries, list: Items, deque: Items, set: Members}
-    content = next((make for base, make in makers.items() if issubclass(kind, base)), None)
+    contents = {dict: ENTRIES, list: ITEMS, deque: ITEMS, set: MEMBERS}
+    holdings = [holding for base, holding in contents.items() if issubclass(kind, base)][:1]
     slots = [m for base in kind.__mro__ if "__slots__" in vars(base) for m in vars(base).values()]
-    members = tuple(m for m in slots if type(m) is MemberDescriptorType)
-    return _Way(content, issubclass(kind, tuple | frozenset), members, kind.__dictoffset__ != 0)
+    members = [m for m in slots if type(m) is MemberDescriptorType]
+    holdings += [_slots(members)] if members else []
+    return _Way(tuple(holdings), issubclass(kind, tuple | frozenset), kind.__dictoffset__ != 0)
 
 
 _WAYS = Once(_way)
 """Of every class that has been met."""
 
 
-Place = tuple[Holder, Any, Any]
-"""A holder, the key there, and what stands there."""
+Place = tuple[Holding, Any, Any, Any]
+"""How something is held, by what, the key there, and what stands there."""
+
+
+_ENTERED, _NOTED, _PLAIN = 1, 2, 4
 
 
 class Sought(dict[type, int]):
     """Of every class that has been met, what a walk does with its objects: enter them, note their places, pass by empty
     ones (containers of Python's own: others are asked for nothing)."""
-
-    ENTERED, NOTED, PLAIN = 1, 2, 4
 
     def __init__(self, notes: Callable[[type], bool]):
         self.notes = notes
@@ -192,43 +159,37 @@ class Sought(dict[type, int]):
         return found
 
 
-def walked(roots: Iterable[Any], seen: set[int], sought: Sought, met: list[Holder] | None = None) -> list[Place]:
+def walked(
+    roots: Iterable[Any], seen: set[int], sought: Sought, met: list[tuple[Holding, Any]] | None = None
+) -> list[Place]:
     """Where objects of the classes that are `sought` stand in what is reached from `roots` and was not `seen`, by the
-    identities of objects, before. All holders are added to `met`. O(objects and what they hold)."""
+    identities of objects, before. All that hold something are added to `met`. O(objects and what they hold)."""
     stack = list(roots)
     found: list[Place] = []
     while stack:
         item = stack.pop()
-        way = _WAYS[type(item)]
-        if way is _NO_WAY or id(item) in seen:
+        holdings, is_fixed, has_attributes = _WAYS[type(item)]
+        if id(item) in seen:
             continue
         seen.add(id(item))
-        if way.is_fixed:
+        if is_fixed:
             stack.extend(item)
-        for make, of, pairs in _held(item, way):
+        held = [(holding, item) for holding in holdings]
+        if has_attributes and type(attributes := getattr(item, "__dict__", None)) is dict:
+            held.append((ENTRIES, attributes))
+        for holding, of in held:
             if met is not None:
-                met.append(make(of))
-            for key, value in pairs:
+                met.append((holding, of))
+            for key, value in holding.pairs(of):
                 what = sought[type(value)]
                 if what:
-                    if what & Sought.NOTED:
-                        found.append((make(of), key, value))
-                    if what & Sought.ENTERED and (what < Sought.PLAIN or value or met is not None):
+                    if what & _NOTED:
+                        found.append((holding, of, key, value))
+                    if what & _ENTERED and (what < _PLAIN or value or met is not None):
                         stack.append(value)
-        if way.content is Entries:
-            stack += [key for key in dict.keys(item) if sought[type(key)]]
+            if holding is ENTRIES and of is item:
+                stack += [key for key in dict.keys(item) if sought[type(key)]]
     return found
-
-
-def _held(item: Any, way: _Way) -> Iterator[tuple[Callable[[Any], Holder], Any, Iterable[tuple[Any, Any]]]]:
-    """What makes each holder of an object, of what, and keys and values there."""
-    if way.content is not None:
-        yield way.content, item, dict.items(item) if way.content is Entries else way.content(item).items()
-    if way.slots:
-        yield Slots, item, Slots(item).items()
-    attributes = getattr(item, "__dict__", None) if way.has_attributes else None
-    if type(attributes) is dict:
-        yield Entries, attributes, attributes.items()
 
 
 _NOTHING = Sought(lambda kind: False)
@@ -237,18 +198,18 @@ _NOTHING = Sought(lambda kind: False)
 @contextmanager
 def unchanged(instances: Iterable[Any]) -> Iterator[None]:
     """A context at whose end objects hold what they held before: forward runs, and what it leaves is taken away."""
-    met: list[Holder] = []
+    met: list[tuple[Holding, Any]] = []
     with NoGarbageCollection():
         walked(instances, set(), _NOTHING, met)
-        before = [(holder, holder.items()) for holder in met]
+        before = [(holding, of, list(holding.pairs(of))) for holding, of in met]
     try:
         yield
     finally:
-        for holder, items in before:
-            if not _same(holder.items(), items):
-                holder.restore(items)
+        for holding, of, pairs in before:
+            if not _same(list(holding.pairs(of)), pairs):
+                holding.restore(of, pairs)
 
 
-def _same(now: list[tuple[Any, Any]], before: list[tuple[Any, Any]]) -> bool:
-    pairs = zip(now, before, strict=False)
-    return len(now) == len(before) and all(k is key and v is value for (k, v), (key, value) in pairs)
+def _same(now: Pairs, before: Pairs) -> bool:
+    together = zip(now, before, strict=False)
+    return len(now) == len(before) and all(k is key and v is value for (k, v), (key, value) in together)
