@@ -8,9 +8,10 @@ mini-batch without a clock: the plan holds what was chosen.
     they come to.
 (2) Ragged classes (`edbc.capture.ragged`) stay where a mini-batch of instances that are new costs less with them, each
     way with its cells. What takes longest then is Python, which runs the user's forward and records: PYTHON_US for
-    each call of a function, *counted* while the sample is recorded by who has recorded it before. Then READ_US for each
-    instance whose forward does not run, as it is kept (`ragged.together`) or as half of the sample is alike others
-    (`capture.alike.alike`); JOIN_US for each node; batches, products and what torch runs as in (1) and (6).
+    each call of a function, *counted* while the sample is recorded again, until that calls hardly less than the time
+    before: code is kept the second or third time that it is met. Then READ_US for each instance whose forward does not
+    run, as it is kept (`ragged.together`) or as half of the sample is alike others (`capture.alike.alike`); JOIN_US for
+    each node; batches, products and what torch runs as in (1) and (6).
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen. Where types per size
     cost less, but rows no more than NEAR times as much, rows are held against them with their patterns: a chain of
     functions of a row is several nodes without, and a straight line over a matrix is one anyhow.
@@ -86,8 +87,9 @@ NEW_TYPES, FEW = 4, 8
 """Definition (6)."""
 AHEAD = 50
 """Mini-batches that a plan is compiled for: they share what types to come cost."""
-WARM = 2
-"""Recordings with rows until all that is kept is kept; without there is one."""
+SETTLED, MOST = 0.95, 6
+"""What a recording calls at least of what the one before it did once all that is kept is kept, and how many are counted
+until then."""
 
 
 class Decisions(NamedTuple):
@@ -233,13 +235,15 @@ def _cost_of_new(sample: Sample, decided: Decided) -> _Cost:
     view, table = decided.of(sample.model, sample.code)
     view.share_traces(sample.traces)
     shadow, recorder = recording_shadow(view, table)
-    for _ in range(WARM if decided.ragged else 1):
-        sample.recorded_with(shadow, recorder, view)
-    read = recorder.read_forwards
-    with counted() as calls:
-        parts = sample.recorded_with(shadow, recorder, view)
+    sample.recorded_with(shadow, recorder, view)
+    counts: list[int] = []
+    while len(counts) < 2 or (len(counts) < MOST and counts[-1] < SETTLED * counts[-2]):
+        read = recorder.read_forwards
+        with counted() as calls:
+            parts = sample.recorded_with(shadow, recorder, view)
+        counts.append(calls.count)
     cost = JOIN_US * sum(part.graph.num_nodes for part in parts) + _executing(sample, view, table, parts)
-    recording = READ_US * (recorder.read_forwards - read) + PYTHON_US * calls.count
+    recording = READ_US * (recorder.read_forwards - read) + PYTHON_US * counts[-1]
     return _Cost(recording + cost, READ_US * len(sample.instances) + cost)
 
 

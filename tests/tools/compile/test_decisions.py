@@ -191,6 +191,24 @@ def test_what_python_does_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not decide(sample, Decisions(automatic=())).ragged
 
 
+def test_calls_are_counted_once_all_that_is_kept_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a process has met before keeps some code a recording earlier or later."""
+    rng, model = Random(0), Masked().eval()
+    padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(8)]
+    sample = Sample(model, Regions(model, Closed(model)), padded)
+    decided = decisions.Decided({}, decisions.ragged_classes(sample))
+    at_once = decisions._cost_of_new(sample, decided).cost
+    recorded, late = Sample.recorded_with, [60_000, 50_000, 20_000]
+
+    def recorded_late(*of: Any) -> Any:
+        for _ in range(late.pop(0) if late else 0):
+            len("")
+        return recorded(*of)
+
+    monkeypatch.setattr(Sample, "recorded_with", recorded_late)
+    assert decisions._cost_of_new(sample, decided).cost == pytest.approx(at_once, rel=0.1)
+
+
 def test_calls_are_counted() -> None:
     """Those of Python's functions and C's, whatever they raise, and none while others profile."""
     seen: list[str] = []
