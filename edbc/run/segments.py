@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,15 +11,15 @@ if TYPE_CHECKING:
     from edbc.capture.forward.carried import Table
     from edbc.capture.forward.cutting import Segment
     from edbc.run.passes.arenas import Shared
-    from edbc.run.passes.minibatch import MiniBatch
+    from edbc.run.passes.minibatch import OnSegment
     from edbc.run.session import Net, Stats
 
 
 class Segments:
     """What executes each segment of one mini-batch but the last, and what that took. `on_segment` is called before each
-    executes; passes named in `without` are left out."""
+    executes, and what it returns after each of its batches; passes named in `without` are left out."""
 
-    def __init__(self, net: Net, stats: Stats | None = None, on_segment: Callable[[MiniBatch], None] | None = None,
+    def __init__(self, net: Net, stats: Stats | None = None, on_segment: OnSegment | None = None,
                  without: Collection[str] = ()):  # fmt: skip
         self.net = net
         self.stats = stats
@@ -40,10 +40,9 @@ class Segments:
         prepared = self.net.prepare_captured(captured, self.without)
         if self.stats is not None:
             self.net.count(self.stats, prepared)
-        if self.on_segment is not None:
-            self.on_segment(prepared)
+        on_batch = None if self.on_segment is None else self.on_segment(prepared)
         executing = time.perf_counter()
-        tables = self.net.execute(prepared, shared=self.shared)
+        tables = self.net.execute(prepared, on_batch, self.shared)
         self.scheduling += executing - started
         self.execution += time.perf_counter() - executing
         return tables

@@ -86,6 +86,8 @@ from edbc.run.passes.excerptrows import ExcerptKernel
 from edbc.run.passes.minibatch import (
     MiniBatch,
     Observer,
+    OnBatch,
+    OnSegment,
     Pass,
     Passes,
     verify_captured,
@@ -419,7 +421,7 @@ class Net:
 
     @on_host
     def run(self, instances: Sequence[Any], stats: Stats | None = None,
-            on_batch: Callable[[MiniBatch, int], None] | None = None,
+            on_batch: OnBatch | None = None,
             observer: Observer | None = None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
         """Like a call; adds what happened to `stats` and also returns the mini-batch as it executed.
 
@@ -427,7 +429,7 @@ class Net:
         """
         return self.presuming(partial(self._run, instances, stats, on_batch, observer))
 
-    def _run(self, instances: Sequence[Any], stats: Stats | None, on_batch: Callable[[MiniBatch, int], None] | None,
+    def _run(self, instances: Sequence[Any], stats: Stats | None, on_batch: OnBatch | None,
              observer: Observer | None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
             batch = self.prepare(instances, stats, observer=observer)
@@ -635,11 +637,12 @@ class Net:
 
     @on_host
     def prepare(self, instances: Sequence[Any], stats: Stats | None = None, without: Collection[str] = (),
-                first: int = 0, on_segment: Callable[[MiniBatch], None] | None = None,
+                first: int = 0, on_segment: OnSegment | None = None,
                 observer: Observer | None = None) -> MiniBatch:  # fmt: skip
         """A mini-batch of instances, after all passes but `execute`; those named in `without` are left out: "parts", so
         that no cell runs in parts, "share", so that equal nodes run one by one. See `mini_batch` for `first`. Where
-        instances read values, all segments but the last are executed, after a call of `on_segment` for each."""
+        instances read values, all segments but the last are executed, after a call of `on_segment` for each, which may
+        give what is told after each of its batches."""
         segments = Segments(self, stats, on_segment, without)
         counting = None if stats is None else _Counting(self, stats, segments, len(instances))
         batch = MiniBatch(instances=instances, first=first, segments=segments)
@@ -813,7 +816,7 @@ class Net:
         stats.launches += prepared.demand.launches
 
     @on_host
-    def execute(self, batch: MiniBatch, on_batch: Callable[[MiniBatch, int], None] | None = None,
+    def execute(self, batch: MiniBatch, on_batch: OnBatch | None = None,
                 shared: Shared | None = None) -> list[Any]:  # fmt: skip
         """Run a prepared mini-batch and return its results. Segments of one mini-batch give what they have in
         common."""

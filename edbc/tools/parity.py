@@ -153,7 +153,8 @@ class Parity:
     def as_json(self) -> dict[str, Any]:
         """As JSON's types."""
         return {"max_error": self.max_error, "eager_error": self.eager_error, "compared": not self.says_nothing,
-                "unstable": sorted(self.unstable), "pins_float32": self.pins}  # fmt: skip
+                "unstable": sorted(self.unstable), "pins_float32": self.pins,
+                "decisions": self.decisions.as_json()}  # fmt: skip
 
     @property
     def holds(self) -> bool:

@@ -224,6 +224,11 @@ class Decisions:
                 self.different += 1
                 self.fault = self.fault or _fault(read.site, read.tensor, ours, exact, slack)
 
+    def as_json(self) -> dict[str, float | None]:
+        """As JSON's types; `closest` is None where no margin is known."""
+        closest = None if self.closest == float("inf") else self.closest
+        return {"reads": self.reads, "different": self.different, "closest": closest}
+
     def __str__(self) -> str:
         closest = "unknown" if self.closest == float("inf") else f"{self.closest:.2e}"
         return f"{self.reads:,}, {self.different:,} of them not eager's own; the closest by a margin of {closest}"

@@ -235,6 +235,9 @@ class Report:
             "unseen_states": s.unseen_states,
             "unseen_types": len(s.unseen_types),
             "unseen_type_names": sorted(s.unseen_types),
+            "reads": dict(s.reads),
+            "segments": s.segments,
+            "unseen_reads": sorted(s.unseen_reads),
             "seconds": seconds,
             "instances_per_second": _rate(s.instances, s.seconds.total),
             "median_instances_per_second": self.median_rate or _rate(s.instances, s.seconds.total),
@@ -523,9 +526,10 @@ class _Running:
             return self._eager_results(given)
 
         told = self._telling_demand(len(given), tell)
-        if self.timeline is not None:
-            return self.timeline.run(self.net, given, self.stats, told)
-        results, prepared = self.net.run(given, self.stats, observer=told)
+        if self.timeline is None:
+            results, prepared = self.net.run(given, self.stats, observer=told)
+        else:
+            results, prepared = self.timeline.run(self.net, given, self.stats, told)
         self.reads = prepared.capture.reads
         return results
 

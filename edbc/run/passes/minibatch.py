@@ -53,7 +53,7 @@ class MiniBatch:
     boundary: Boundary
     split: SplitBatch | None
     """Set where cells run in parts, which `capture`, `schedule` and `placement` then speak of."""
-    on_batch: Callable[[MiniBatch, int], None] | None
+    on_batch: OnBatch | None
     """Told after each batch that executes."""
     shared: Shared | None
     """What segments of one mini-batch have in common."""
@@ -160,6 +160,10 @@ _TOLD: dict[str, Callable[[MiniBatch], Iterator[str]]] = {
 
 Observer = Callable[[str, MiniBatch], None]
 """Told between passes: the name of the one that has run, and what it made."""
+OnBatch = Callable[[MiniBatch, int], None]
+"""Told after each batch of a mini-batch, by its number."""
+OnSegment = Callable[[MiniBatch], OnBatch | None]
+"""Told before a segment executes that instances wait for; gives what is told after each of its batches."""
 
 
 @dataclass(frozen=True)

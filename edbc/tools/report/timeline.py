@@ -1,9 +1,9 @@
 """A run as a timeline in Chrome's trace format, which Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-One process with three tracks: *host* (building each mini-batch's graph, scheduling it), *batches* (every batch with
-its type, size and bytes) and *segments* (those that instances wait for, with how many do, and copies of what they read
-to the host). Times are microseconds from the first event. To time batches apart each runs alone, so a
-traced run is somewhat slower than others.
+One process with three tracks: *host* (building each mini-batch's graph, scheduling it), *batches* (every batch with its
+type, size and bytes) and *segments* (those that instances wait for, each of which is built, scheduled and run by
+itself, with how many do, and copies of what they read to the host). Times are microseconds from the first event. To
+time batches apart each runs alone, so a traced run is somewhat slower than others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,27 @@ from edbc.base.files import write_text
 from edbc.tools.explain.observe import moved_bytes
 
 if TYPE_CHECKING:
-    from edbc.capture.forward.fibers import Reads
-    from edbc.run.passes.minibatch import MiniBatch, Observer
+    from edbc.capture.forward.fibers import Cut
+    from edbc.run.passes.minibatch import MiniBatch, Observer, OnBatch
     from edbc.run.session import Net, Stats
 
 PROCESS, HOST, BATCHES, SEGMENTS = 1, 1, 2, 3
 """The process, and its tracks."""
+
+
+@dataclass
+class _Segment:
+    """What is executed at once: a mini-batch, or what instances wait for."""
+
+    prepared: MiniBatch
+    begin: float
+    """When it was ready to run."""
+    ends: list[float] = field(default_factory=list)
+    """Of its batches."""
+
+    def on_batch(self, _batch: MiniBatch, _number: int) -> None:
+        """The next one has run."""
+        self.ends.append(time.perf_counter())
 
 
 class Timeline:
@@ -40,41 +56,57 @@ class Timeline:
         self._mini_batches = 0
 
     def run(self, net: Net, instances: Sequence[Any], stats: Stats,
-            observer: Observer | None = None) -> list[Any]:  # fmt: skip
-        """What `net(instances)` gives, recorded. `observer` is told between passes."""
-        before = (stats.seconds.construction, stats.seconds.scheduling)
-        started = time.perf_counter()
-        self._origin = self._origin or started
-        prepared = net.prepare(instances, stats, observer=observer)
-        if prepared.capture.reads is not None:
-            self._add_segments(prepared.capture.reads)
-        capture_seconds = stats.seconds.construction - before[0]
-        scheduling_seconds = stats.seconds.scheduling - before[1]
-        captured, schedule = prepared.whole
-        nodes = captured.graph.num_nodes + prepared.shared_nodes
-        facts = {"mini_batch": self._mini_batches, "instances": len(instances), "nodes": nodes}
+            observer: Observer | None = None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
+        """What `net.run(instances, stats)` gives, recorded. `observer` is told between passes."""
+        since = time.perf_counter()
+        self._origin = self._origin or since
+        segments: list[_Segment] = []
+        captured: list[float] = []
+
+        def on_segment(prepared: MiniBatch) -> OnBatch:
+            segments.append(_Segment(prepared, time.perf_counter()))
+            return segments[-1].on_batch
+
+        def observed(name: str, batch: MiniBatch) -> None:
+            if name == "capture":
+                captured.append(time.perf_counter())
+            if observer is not None:
+                observer(name, batch)
+
+        last = _Segment(net.prepare(instances, stats, on_segment=on_segment, observer=observed), time.perf_counter())
+        results = net.execute(last.prepared, last.on_batch)
+        stats.seconds.execution += time.perf_counter() - last.begin
+        facts = {"mini_batch": self._mini_batches, "instances": len(instances)}
         self._mini_batches += 1
-        self._add("capture", HOST, started, capture_seconds, facts)
-        batches = {**facts, "batches": schedule.num_batches}
-        self._add("scheduling", HOST, started + capture_seconds, scheduling_seconds, batches)
-        executing = time.perf_counter()
-        ends: list[float] = []
-        results = net.execute(prepared, lambda _, __: ends.append(time.perf_counter()))
-        stats.seconds.execution += time.perf_counter() - executing
-        self._add_batches(prepared, executing, ends)
-        return results
+        reads = last.prepared.capture.reads
+        cuts = [] if reads is None else reads.cuts
+        for number, cut in enumerate(cuts):
+            segment = segments[number - len(cuts)]  # the last ones: what came before was recorded anew
+            self._add_on_host(segment, since, cut.begin, {**facts, "segment": number})
+            self._add_segment(number, cut)
+            since = cut.copied
+        self._add_on_host(last, since, captured[-1], facts)
+        for segment in (*segments, last):
+            self._add_batches(segment)
+        return results, last.prepared
 
-    def _add_segments(self, reads: Reads) -> None:
-        """Segments that were executed while instances waited, and copies of what they read."""
-        for number, cut in enumerate(reads.cuts):
-            facts = {"segment": number, "waiting": cut.live, "nodes": cut.nodes}
-            self._add("segment", SEGMENTS, cut.begin, cut.executed - cut.begin, facts)
-            if cut.copied_bytes:
-                self._add("to host", SEGMENTS, cut.executed, cut.copied - cut.executed, {"bytes": cut.copied_bytes})
+    def _add_on_host(self, segment: _Segment, begin: float, captured: float, facts: dict[str, Any]) -> None:
+        graph, schedule = segment.prepared.whole
+        facts = {**facts, "nodes": graph.graph.num_nodes + segment.prepared.shared_nodes}
+        self._add("capture", HOST, begin, captured, facts)
+        self._add("scheduling", HOST, captured, segment.begin, {**facts, "batches": schedule.num_batches})
 
-    def _add_batches(self, prepared: MiniBatch, begin: float, ends: Sequence[float]) -> None:
+    def _add_segment(self, number: int, cut: Cut) -> None:
+        """One that was executed while instances waited, and the copy of what they read."""
+        facts = {"segment": number, "waiting": cut.live, "nodes": cut.nodes}
+        self._add("segment", SEGMENTS, cut.begin, cut.executed, facts)
+        if cut.copied_bytes:
+            self._add("to host", SEGMENTS, cut.executed, cut.copied, {"bytes": cut.copied_bytes})
+
+    def _add_batches(self, segment: _Segment) -> None:
+        prepared, begin = segment.prepared, segment.begin
         types = prepared.capture.graph.types
-        for number, ((kind, nodes), end) in enumerate(zip(prepared.schedule.batches(), ends, strict=True)):
+        for number, ((kind, nodes), end) in enumerate(zip(prepared.schedule.batches(), segment.ends, strict=True)):
             read, gathered, written = moved_bytes(prepared, number, len(nodes))
             facts = {
                 "batch": number,
@@ -85,12 +117,12 @@ class Timeline:
                 "bytes_written": written,
                 "source": types[kind].source,
             }
-            self._add(types[kind].name, BATCHES, begin, end - begin, facts)
+            self._add(types[kind].name, BATCHES, begin, end, facts)
             begin = end
 
-    def _add(self, name: str, track: int, begin: float, seconds: float, facts: dict[str, Any]) -> None:
-        start, end = self._nanoseconds(begin), self._nanoseconds(begin + seconds)
-        span = {"ts": start / 1000, "dur": (end - start) / 1000}
+    def _add(self, name: str, track: int, begin: float, end: float, facts: dict[str, Any]) -> None:
+        first, last = self._nanoseconds(begin), self._nanoseconds(end)
+        span = {"ts": first / 1000, "dur": (last - first) / 1000}
         self.events.append(
             {"name": name, "cat": "edbc", "ph": "X", "pid": PROCESS, "tid": track, **span, "args": facts}
         )

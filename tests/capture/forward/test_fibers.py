@@ -899,14 +899,43 @@ def test_a_timeline_has_a_span_per_segment() -> None:
     """With how many instances waited for it, never more than before it where nobody starts anew."""
     net, timeline = bound(model_of(greedy), some(8)), Timeline()
     with torch.no_grad():
-        results = timeline.run(net, some(8), Stats())
-    spans = [event for event in timeline.events if event["name"] == "segment"]
+        results, _ = timeline.run(net, some(8), Stats())
+    spans = spans_of(timeline, "segment")
     steps = [len(chosen) for _, chosen in results]
 
     assert [span["args"]["waiting"] for span in spans] == [
         sum(count > number for count in steps) for number in range(max(steps))
     ]
     assert all(b["ts"] >= a["ts"] + a["dur"] for a, b in pairwise(spans))
+
+
+def test_a_timeline_has_all_batches_of_all_segments() -> None:
+    """Each within the span of its segment, after that was built and scheduled; what the host does for a segment lies
+    where it was done."""
+    net, timeline, stats = bound(model_of(greedy), some(8)), Timeline(), Stats()
+    with torch.no_grad():
+        timeline.run(net, some(8), stats)
+    segments, built, scheduled = (spans_of(timeline, name) for name in ("segment", "capture", "scheduling"))
+    batches = [event for event in timeline.events if event["tid"] == 2 and event["ph"] == "X"]
+    inside = [[b for b in batches if s["ts"] <= b["ts"] and ends(b) <= ends(s)] for s in segments]
+
+    assert len(batches) == stats.batches
+    assert sum(map(len, inside)) + scheduled[-1]["args"]["batches"] == len(batches)
+    assert [len(found) for found in inside] == [event["args"]["batches"] for event in scheduled[:-1]]
+    assert sum(event["args"]["nodes"] for event in built) == stats.nodes
+    assert [event["ts"] for event in segments] == [event["ts"] for event in scheduled[:-1]]
+    assert all(ends(a) == b["ts"] for a, b in zip(built, scheduled, strict=True))
+    assert all(ends(a) == b["ts"] for a, b in zip(segments, built[1:], strict=True))
+
+
+def spans_of(timeline: Timeline, name: str) -> list[dict[str, Any]]:
+    """Events of one name."""
+    return [event for event in timeline.events if event["name"] == name]
+
+
+def ends(event: dict[str, Any]) -> float:
+    """When it ends, in whole nanoseconds."""
+    return round(event["ts"] + event["dur"], 3)
 
 
 def test_explain_tells_who_waits() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,10 @@ def test_value_dependent_structure_is_batched_and_its_lines_are_in_the_plan(edbc
     assert told.exit_code == 0, told.output
     assert "reads        40 in 4 segments: peek.py:13 (40)" in told.output
     assert "decisions    40, 0 of them not eager's own" in told.output
+    options = "--verify", "--limit", "40", "--trace", tmp_path / "trace.json", "--format", "json"
+    report = json.loads(edbc("run", tmp_path / "plan.yaml", *options).stdout)
+    assert (report["reads"], report["segments"], report["unseen_reads"]) == ({"peek.py:13": 40}, 4, [])
+    assert (report["decisions"]["reads"], report["decisions"]["different"]) == (40, 0)
     assert edbc("run", tmp_path / "plan.yaml", "--max-reads", "1", "--force").exit_code == 0
 
 
