@@ -407,8 +407,8 @@ MODELS = (
         "E0509",
         "UnsupportedError",
         "Forward gives another graph when it runs again",
-        "The same instance must record the same graph: no counters, caches or clocks.",
-        "Let forward depend on the instance and the weights alone.",
+        "The same instance must record the same graph: no counters, caches or clocks, and none of its tensors changed.",
+        "Let forward depend on the instance and the weights alone, and change copies (`x = x.clone()`).",
         'def forward(self, words):\n    self.calls = getattr(self, "calls", 0) + 1\n'
         "    h = self.words.weight[words[0]]\n    return h * 2 if self.calls % 2 else torch.tanh(h)",
         ("expected the same graph whenever forward runs",),

@@ -131,15 +131,16 @@ def _of_the_model(error: Exception) -> ModelError:
 
 
 def _told_traceback(error: BaseException) -> Iterator[str]:
-    """A traceback of the user's code, without what edbc calls around it and inside; with what it was raised from."""
+    """A traceback of the user's code, without what edbc calls around it and inside; with what it was raised from.
+    Nothing where none of it ran, as for a forward of other arguments."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-    if before is not None and _users_frames(before):
-        yield from _told_traceback(before)
-        yield "\nThen:\n\n"
+    told = [] if before is None else list(_told_traceback(before))
+    yield from told
     frames = _users_frames(error)
-    yield "Traceback (most recent call last):\n"
-    yield from traceback.format_list(frames) if frames else traceback.format_tb(error.__traceback__)
-    yield from traceback.format_exception_only(error)
+    if frames:
+        yield "\nThen:\n\n" * bool(told) + "Traceback (most recent call last):\n"
+        yield from traceback.format_list(frames)
+        yield from traceback.format_exception_only(error)
 
 
 def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:

@@ -213,7 +213,10 @@ def _one_by_one(nest: Any) -> Any:
 def _because(view: ModelView, shadow: nn.Module) -> str:
     changed = list(_changed(view.model, shadow)) or view.assigned
     if not changed:
-        return "forward reads what changes outside of the model (a global variable, a class attribute, random numbers)"
+        return (
+            "forward reads what changes outside of the model (a global variable, a class attribute, random numbers), "
+            "or changes a tensor of the instance's in place (copy it: x = x.clone())"
+        )
     names = ", ".join(map(repr, changed[:3]))
     return f"forward changes {'attribute' if len(changed) == 1 else 'attributes'} {names} of the model"
 

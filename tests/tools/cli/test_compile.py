@@ -178,6 +178,18 @@ def test_an_exception_of_the_model_keeps_its_traceback(edbc, tmp_path: Path) -> 
     assert "Traceback" in result.output
 
 
+@pytest.mark.parametrize("named", ["def forward(self, instance", "def sample(count"])
+def test_a_function_of_other_arguments_is_told_in_one_line(edbc, tmp_path: Path, named: str) -> None:
+    """None of the user's code ran, and a traceback of edbc's would say nothing of it."""
+    model = tmp_path / "other.py"
+    model.write_text(VALUE_DEPENDENT.replace(named, f"{named}, further"))
+    result = edbc("compile", model, "-o", tmp_path / "plan.yaml", "--quiet")
+
+    assert result.exit_code == 3
+    assert "missing 1 required positional argument" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a device is here")
 def test_an_exception_that_eager_alone_meets_is_the_models(edbc, tmp_path: Path) -> None:
     """What recording does not raise, as for a device that is not there, is told as what it does."""
