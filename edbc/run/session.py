@@ -420,19 +420,19 @@ class Net:
             yield from found
 
     @on_host
-    def run(self, instances: Sequence[Any], stats: Stats | None = None,
-            on_batch: OnBatch | None = None,
-            observer: Observer | None = None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
+    def run(self, instances: Sequence[Any], stats: Stats | None = None, on_batch: OnBatch | None = None,
+            observer: Observer | None = None,
+            on_segment: OnSegment | None = None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
         """Like a call; adds what happened to `stats` and also returns the mini-batch as it executed.
 
-        `observer` is told between passes, `on_batch` after each batch.
+        `observer` is told between passes, `on_batch` after each batch; `on_segment` is that of `prepare`.
         """
-        return self.presuming(partial(self._run, instances, stats, on_batch, observer))
+        return self.presuming(partial(self._run, instances, stats, on_batch, observer, on_segment))
 
     def _run(self, instances: Sequence[Any], stats: Stats | None, on_batch: OnBatch | None,
-             observer: Observer | None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
+             observer: Observer | None, on_segment: OnSegment | None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
         with MemoryErrors(f"the graph of {len(instances):,} instances"):
-            batch = self.prepare(instances, stats, observer=observer)
+            batch = self.prepare(instances, stats, on_segment=on_segment, observer=observer)
         started = time.perf_counter()
         with MemoryErrors(f"running {batch.capture.graph.num_nodes:,} nodes"), NoGarbageCollection():
             batch = self._executing(batch.changed(on_batch=on_batch), observer)

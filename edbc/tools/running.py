@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -503,13 +504,14 @@ class _Running:
         return batch if self.as_vertices is None else list(map(self.as_vertices, batch))
 
     def _warm_up(self, given: list[Any], tell: Tell) -> None:
+        told = self._telling_demand(len(given), tell)
         with _unchanged(given):
-            self.net.run(given, observer=self._telling_demand(len(given), tell))
+            self.net.run(given, observer=told, on_segment=partial(told, "place"))
         if self.net.cache is not None:
             self.net.cache.forget()
 
     def _telling_demand(self, count: int, tell: Tell) -> Observer:
-        """Definition (2), told when a mini-batch has been placed."""
+        """Definition (2), told when a mini-batch, or a segment of one, has been placed."""
         return lambda name, batch: self._tell_demand(batch, count, tell) if name == "place" else None
 
     def _tell_demand(self, prepared: MiniBatch, count: int, tell: Tell) -> None:
@@ -527,7 +529,7 @@ class _Running:
 
         told = self._telling_demand(len(given), tell)
         if self.timeline is None:
-            results, prepared = self.net.run(given, self.stats, observer=told)
+            results, prepared = self.net.run(given, self.stats, observer=told, on_segment=partial(told, "place"))
         else:
             results, prepared = self.timeline.run(self.net, given, self.stats, told)
         self.reads = prepared.capture.reads

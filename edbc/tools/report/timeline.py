@@ -57,13 +57,16 @@ class Timeline:
 
     def run(self, net: Net, instances: Sequence[Any], stats: Stats,
             observer: Observer | None = None) -> tuple[list[Any], MiniBatch]:  # fmt: skip
-        """What `net.run(instances, stats)` gives, recorded. `observer` is told between passes."""
+        """What `net.run(instances, stats)` gives, recorded. `observer` is told between passes, and of segments that
+        they are placed."""
         since = time.perf_counter()
         self._origin = self._origin or since
         segments: list[_Segment] = []
         captured: list[float] = []
 
         def on_segment(prepared: MiniBatch) -> OnBatch:
+            if observer is not None:
+                observer("place", prepared)
             segments.append(_Segment(prepared, time.perf_counter()))
             return segments[-1].on_batch
 

@@ -16,6 +16,7 @@ from edbc.errors import CheckFailed
 from edbc.plan.reader import read_plan
 from edbc.tools.compile.compiler import compile_model
 from edbc.tools.parity import Eager
+from edbc.tools.report.figures import size_text
 
 
 def test_the_plan_reaches_the_lower_bound_and_leaves_no_copies(compiled: Path) -> None:
@@ -140,7 +141,7 @@ def sample(count, seed):
 def test_value_dependent_structure_is_batched_and_its_lines_are_in_the_plan(edbc, tmp_path: Path) -> None:
     """`if h.sum() > 0:` compiles, the plan says where, and a run compares decisions and outputs with eager's."""
     model = tmp_path / "peek.py"
-    model.write_text(VALUE_DEPENDENT)
+    model.write_text(VALUE_DEPENDENT.replace("torch.ones(4)", "torch.randn(4)"))
     result = edbc("compile", model, "-o", tmp_path / "plan.yaml")
     assert result.exit_code == 0, result.output
     assert 'reads: ["peek.py:13"]\n' in (tmp_path / "plan.yaml").read_text()
@@ -150,7 +151,10 @@ def test_value_dependent_structure_is_batched_and_its_lines_are_in_the_plan(edbc
     assert "reads        40 in 4 segments: peek.py:13 (40)" in told.output
     assert "decisions    40, 0 of them not eager's own" in told.output
     options = "--verify", "--limit", "40", "--trace", tmp_path / "trace.json", "--format", "json"
-    report = json.loads(edbc("run", tmp_path / "plan.yaml", *options).stdout)
+    traced = edbc("run", tmp_path / "plan.yaml", *options)
+    report = json.loads(traced.stdout)
+    for ran in (told, traced):
+        assert f"memory: {size_text(report['arena_bytes'])} for a mini-batch of 32, " in ran.stderr
     assert (report["reads"], report["segments"], report["unseen_reads"]) == ({"peek.py:13": 40}, 4, [])
     assert (report["decisions"]["reads"], report["decisions"]["different"]) == (40, 0)
     assert edbc("run", tmp_path / "plan.yaml", "--max-reads", "1", "--force").exit_code == 0
