@@ -1,8 +1,8 @@
 """The corpus of ordinary code (`tests/ordinary`), one row per program, worst first.
 
     python benchmarks/ordinary.py [--hidden 16] [--batch 32] [--rounds 3] [--programs NAME,...]
-                                  [--cells auto|unmined|marked] [--sample 0.34 --seed 0] [--train] [--compare]
-                                  [--json FILE]
+                                  [--cells auto|unmined|marked] [--sample 0.34 --seed 0] [--train]
+                                  [--compare | --choices] [--json FILE]
 
 A row: types, nodes and batches of one mini-batch; milliseconds of processor time of it by eager and by edbc, forward
 without gradients, the least of rounds that alternate in one process with one thread, after some mini-batches that warm
@@ -14,7 +14,10 @@ edbc's time the shares of recording, scheduling (with placing), and execution. A
 
 With `--compare` a row is what automatic cells change, worst first: nodes, batches and milliseconds of the program as
 written (no cells), with automatic cells (without mined patterns), and with both, which take turns; the gains over
-eager; and the time as written over that with both. `--sample` draws a share of the corpus by `--seed`.
+eager; and the time as written over that with both. With `--choices` a row is a program some of whose sizes differ, the
+worst choice first: milliseconds with a type per size and with rows, as compiling believes
+(`edbc.tools.compile.decisions`, definition (2)) and as measured, what it chooses, and what that takes over the better.
+`--sample` draws a share of the corpus by `--seed`.
 """
 
 from __future__ import annotations
@@ -42,10 +45,20 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from helpers import bound  # noqa: E402
 from ordinary.registry import Program, load_all  # noqa: E402
 
+from edbc.capture.code.closed import Closed  # noqa: E402
+from edbc.capture.code.regions import Regions  # noqa: E402
 from edbc.capture.record.recorder import LOOKS  # noqa: E402
 from edbc.errors import EdbcError, UnsupportedError  # noqa: E402
 from edbc.plan import RunAs  # noqa: E402
 from edbc.run.session import Net, Stats  # noqa: E402
+from edbc.tools.compile.decisions import (  # noqa: E402
+    Decisions,
+    Sample,
+    are_alike,
+    cost_of_new,
+    decide,
+    ragged_classes,
+)
 from edbc.tools.health import processor_name  # noqa: E402
 
 COLUMNS = ("program", "field", "types", "nodes", "batches", "eager ms", "edbc ms", "gain", "as run", "captured",
@@ -70,8 +83,8 @@ def main() -> None:
     every = sorted(load_all().values(), key=lambda program: program.name)
     drawn = Random(options.seed).sample(every, round(options.sample * len(every)))
     chosen = [p for p in drawn if not options.programs or p.name in options.programs.split(",")]
-    if options.compare:
-        compare(chosen, options)
+    if options.compare or options.choices:
+        (compare if options.compare else choices)(chosen, options)
         return
     rows = sorted((measure(p, options) for p in chosen), key=lambda row: row.get("gain", 0.0))
     print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
@@ -94,6 +107,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cells", choices=WAYS, default="auto", help="automatic cells, without patterns, or none")
     parser.add_argument("--train", action="store_true", help="measure training steps too")
     parser.add_argument("--compare", action="store_true", help="all three, in turn")
+    parser.add_argument("--choices", action="store_true", help="rows and types, in turn")
     parser.add_argument("--sample", type=float, default=1.0, help="share of the corpus")
     parser.add_argument("--seed", type=int, default=0, help="of the sample")
     parser.add_argument("--json", default=None)
@@ -153,9 +167,9 @@ def trained(model: Any, net: Net, fresh: Callable[[int], list[Any]], rounds: int
     }
 
 
-def warmed(model: Any, fresh: Callable[[int], list[Any]], cells: str) -> Net:
+def warmed(model: Any, fresh: Callable[[int], list[Any]], cells: str, rows: bool | None = False) -> Net:
     """A net that has seen some mini-batches."""
-    net = bound(model, fresh(0), cells)
+    net = bound(model, fresh(0), cells, rows)
     for seed in range(WARM):
         net(fresh(seed))
     return net
@@ -192,6 +206,38 @@ def compare(programs: list[Program], options: argparse.Namespace) -> None:
         print(f"{way}: geometric mean {mean([took['eager'] / took[way] for *_, took in rows]):.2f} x of {len(rows)}")
     ratios = [took["marked"] / took["auto"] for *_, took in rows]
     print(f"auto over as written: geometric mean {mean(ratios):.2f} x, {sum(r < 0.95 for r in ratios)} below 0.95 x")
+
+
+@torch.no_grad()
+def choices(programs: list[Program], options: argparse.Namespace) -> None:
+    """Print both ways of the programs that have two, and a line over all."""
+    rows = []
+    for program in programs:
+        model = program.build(options.hidden).eval()
+        fresh = partial(program.instances, count=options.batch)
+        sample = Sample(model, Regions(model, Closed(model)), fresh(0))
+        ragged = ragged_classes(sample)
+        if not ragged:
+            continue
+        told = [told_ms(sample, classes) for classes in ((), ragged)]
+        chosen = int(bool(decide(sample, Decisions()).ragged))
+        ways = {str(way): (warmed(model, fresh, "auto", way or None), fresh) for way in (False, True)}
+        took = [1e3 * seconds for seconds in least(ways, options.rounds).values()]
+        rows.append((took[chosen] / min(took), program.name, told, took, ("types", "rows")[chosen]))
+    print(f"{processor_name()}, hidden size {options.hidden}, mini-batches of {options.batch}")
+    print("| program | told, types and rows | ms, types and rows | chosen | over the better |\n" + "|---" * 5 + "|")
+    for over, name, told, took, way in sorted(rows, reverse=True):
+        figures = (f"{types:.2f}, {with_rows:.2f}" for types, with_rows in (told, took))
+        print(f"| {name} | {' | '.join(figures)} | {way} | {over:.2f} x |")
+    print(f"{len(rows)} programs, geometric mean {mean([over for over, *_ in rows]):.3f} x of the better way, "
+          f"{sum(over > 1.2 for over, *_ in rows)} above 1.2 x")  # fmt: skip
+
+
+def told_ms(sample: Sample, ragged: tuple[str, ...]) -> float:
+    """What compiling believes of a mini-batch in one way."""
+    decided = decide(sample, Decisions(ragged=ragged))
+    cost = cost_of_new(sample, decided)
+    return 1e-3 * (cost.as_alike if not ragged and are_alike(sample, decided) else cost.cost)
 
 
 def mean(ratios: list[float]) -> float:

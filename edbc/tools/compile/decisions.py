@@ -212,18 +212,18 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
         automatic, cost = _chosen(sample, given.automatic, attempt, FAR * least)
         chosen[classes], least = Decided(automatic, classes), min(least, cost)
     whole, rows = chosen[()], chosen[ragged]
-    of_whole, of_rows = _cost_of_new(sample, whole), _cost_of_new(sample, rows)
-    cost = of_whole.as_alike if of_rows.cost < of_whole.cost and _are_alike(sample, whole) else of_whole.cost
+    of_whole, of_rows = cost_of_new(sample, whole), cost_of_new(sample, rows)
+    cost = of_whole.as_alike if of_rows.cost < of_whole.cost and are_alike(sample, whole) else of_whole.cost
     if of_rows.cost < cost * LESS:
         return rows
     if given.patterns is None and of_rows.cost < NEAR * cost:
         fused = rows._replace(patterns=_mined(sample, rows))
-        if fused.patterns and _cost_of_new(sample, fused).cost < cost * LESS:
+        if fused.patterns and cost_of_new(sample, fused).cost < cost * LESS:
             return fused
     return whole
 
 
-class _Cost(NamedTuple):
+class Cost(NamedTuple):
     """Definition (2), microseconds: of instances like those of the sample, but new; without what is counted where they
     are alike."""
 
@@ -231,7 +231,8 @@ class _Cost(NamedTuple):
     as_alike: float
 
 
-def _cost_of_new(sample: Sample, decided: Decided) -> _Cost:
+def cost_of_new(sample: Sample, decided: Decided) -> Cost:
+    """Definition (2), of one way."""
     view, table = decided.of(sample.model, sample.code)
     view.share_traces(sample.traces)
     shadow, recorder = recording_shadow(view, table)
@@ -244,10 +245,10 @@ def _cost_of_new(sample: Sample, decided: Decided) -> _Cost:
         counts.append(calls.count)
     cost = JOIN_US * sum(part.graph.num_nodes for part in parts) + _executing(sample, view, table, parts)
     recording = READ_US * (recorder.read_forwards - read) + PYTHON_US * counts[-1]
-    return _Cost(recording + cost, READ_US * len(sample.instances) + cost)
+    return Cost(recording + cost, READ_US * len(sample.instances) + cost)
 
 
-def _are_alike(sample: Sample, decided: Decided) -> bool:
+def are_alike(sample: Sample, decided: Decided) -> bool:
     """Whether recording one of many that are alike pays for the sample."""
     view, table = decided.of(sample.model, sample.code)
     if not view.closed.is_forward_told:

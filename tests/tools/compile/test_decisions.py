@@ -197,7 +197,7 @@ def test_calls_are_counted_once_all_that_is_kept_is_kept(monkeypatch: pytest.Mon
     padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(8)]
     sample = Sample(model, Regions(model, Closed(model)), padded)
     decided = decisions.Decided({}, decisions.ragged_classes(sample))
-    at_once = decisions._cost_of_new(sample, decided).cost
+    at_once = decisions.cost_of_new(sample, decided).cost
     recorded, late = Sample.recorded_with, [60_000, 50_000, 20_000]
 
     def recorded_late(*of: Any) -> Any:
@@ -206,7 +206,7 @@ def test_calls_are_counted_once_all_that_is_kept_is_kept(monkeypatch: pytest.Mon
         return recorded(*of)
 
     monkeypatch.setattr(Sample, "recorded_with", recorded_late)
-    assert decisions._cost_of_new(sample, decided).cost == pytest.approx(at_once, rel=0.1)
+    assert decisions.cost_of_new(sample, decided).cost == pytest.approx(at_once, rel=0.1)
 
 
 def test_calls_are_counted() -> None:
