@@ -51,14 +51,7 @@ from edbc.capture.record.recorder import LOOKS  # noqa: E402
 from edbc.errors import EdbcError, UnsupportedError  # noqa: E402
 from edbc.plan import RunAs  # noqa: E402
 from edbc.run.session import Net, Stats  # noqa: E402
-from edbc.tools.compile.decisions import (  # noqa: E402
-    Decisions,
-    Sample,
-    are_alike,
-    cost_of_new,
-    decide,
-    ragged_classes,
-)
+from edbc.tools.compile.decisions import Decisions, Sample, cost_of_new, decide, ragged_classes  # noqa: E402
 from edbc.tools.health import processor_name  # noqa: E402
 
 COLUMNS = ("program", "field", "types", "nodes", "batches", "eager ms", "edbc ms", "gain", "as run", "captured",
@@ -219,7 +212,8 @@ def choices(programs: list[Program], options: argparse.Namespace) -> None:
         ragged = ragged_classes(sample)
         if not ragged:
             continue
-        told = [told_ms(sample, classes) for classes in ((), ragged)]
+        both = [decide(sample, Decisions(ragged=classes)) for classes in ((), ragged)]
+        told = [1e-3 * cost_of_new(sample, decided) for decided in both]
         chosen = int(bool(decide(sample, Decisions()).ragged))
         ways = {str(way): (warmed(model, fresh, "auto", way or None), fresh) for way in (False, True)}
         took = [1e3 * seconds for seconds in least(ways, options.rounds).values()]
@@ -231,13 +225,6 @@ def choices(programs: list[Program], options: argparse.Namespace) -> None:
         print(f"| {name} | {' | '.join(figures)} | {way} | {over:.2f} x |")
     print(f"{len(rows)} programs, geometric mean {mean([over for over, *_ in rows]):.3f} x of the better way, "
           f"{sum(over > 1.2 for over, *_ in rows)} above 1.2 x")  # fmt: skip
-
-
-def told_ms(sample: Sample, ragged: tuple[str, ...]) -> float:
-    """What compiling believes of a mini-batch in one way."""
-    decided = decide(sample, Decisions(ragged=ragged))
-    cost = cost_of_new(sample, decided)
-    return 1e-3 * (cost.as_alike if not ragged and are_alike(sample, decided) else cost.cost)
 
 
 def mean(ratios: list[float]) -> float:

@@ -194,6 +194,10 @@ class Alike:
         """Decide by what has been looked at: the same instances are to come again, which is not being alike."""
         self._few = 0
 
+    def keys(self, instances: Sequence[Any]) -> list[Any]:
+        """Definition (2), of instances that have been captured."""
+        return self._keys(read(instances, self._view.closed.fields, not self._tells_masks))
+
     def capture(self, instances: Sequence[Any]) -> Capture | None:
         """The mini-batch of instances each of which is alike an earlier one, or the first of a key that others can be
         taken from; None where one is neither. Linear in the items of their nests."""

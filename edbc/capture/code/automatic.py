@@ -51,9 +51,10 @@ RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 2_000.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
 that no plan has, which is traced and compiled: 8 milliseconds (graph convolutions and attention), 0.4 where its code
 is on disk. Medians of the programs of `benchmarks/ragged.py`."""
-READ_US, PYTHON_US = 12.0, 0.23
+READ_US, PYTHON_US, TENSOR_US = 12.0, 0.23, 1.0
 """Microseconds: telling an instance from others where its forward does not run; a call of a function, of Python's or
-C's, with what it does itself (medians of `benchmarks/ordinary.py`: 0.15 to 0.35)."""
+C's, with what it does itself (medians of `benchmarks/ordinary.py`: 0.15 to 0.35); more for one of torch's, of an
+instance's own tensors."""
 _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.device))
 """What of the arguments is part of a cell's type."""
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0

@@ -9,9 +9,10 @@ mini-batch without a clock: the plan holds what was chosen.
 (2) Ragged classes (`edbc.capture.ragged`) stay where a mini-batch of instances that are new costs less with them, each
     way with its cells. What takes longest then is Python, which runs the user's forward and records: PYTHON_US for
     each call of a function, *counted* while the sample is recorded again, until that calls hardly less than the time
-    before: code is kept the second or third time that it is met. Then READ_US for each instance whose forward does not
-    run, as it is kept (`ragged.together`) or as half of the sample is alike others (`capture.alike.alike`); JOIN_US for
-    each node; batches, products and what torch runs as in (1) and (6).
+    before: code is kept the second or third time that it is met; TENSOR_US more where it is one of torch's, of the
+    instance's own tensors. Then READ_US for each instance whose forward does not run, as it is kept (`ragged.together`)
+    or as at most half of those to come are unlike any before (`capture.alike.alike`, by `to_come`); JOIN_US for each
+    node; batches, products and what torch runs as in (1) and (6).
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen. Where types per size
     cost less, but rows no more than NEAR times as much, rows are held against them with their patterns: a chain of
     functions of a row is several nodes without, and a straight line over a matrix is one anyhow.
@@ -21,18 +22,19 @@ mini-batch without a clock: the plan holds what was chosen.
     last quarter brings NEW_TYPES, with the ragged classes of those before, types *do not run out*: FEW instances serve
     as the sample, and batching is measured on others (`tools.compile.worth`).
 (6) A batch that torch runs costs TORCH_US, with CALL_US for each operation of it but one, and so does each node of a
-    function of whole runs that torch runs.
+    function of whole runs that torch runs, or each batch of one that it does not.
 
-Of 84 programs (60 of the corpus, 24 everyday idioms) whose 32 new instances took 0.3 to 530 ms either way, (2) comes
-within a factor of 1.5 of what they take, and chooses the slower way for three, which then take 1.3 to 1.6 times as
-long. Nodes and runs in the place of calls, without what torch and Python do for them, were off by up to 90 and chose it
-for twelve: up to 19 times as long.
+Of the 140 programs of the corpus some of whose sizes differ (`benchmarks/ordinary.py --choices`), in mini-batches of
+32, (2) comes within a factor of two of what they take in nine of ten cases, and chooses the slower way for seven, five
+of which take 1.2 to 1.8 times as long then. Nodes and runs in the place of calls, without what torch and Python do for
+them, were off by up to 90: up to 19 times as long.
 """
 
 from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -52,6 +54,7 @@ from edbc.capture.code.automatic import (
     READ_US,
     ROW_US,
     RUN_US,
+    TENSOR_US,
     TORCH_US,
     UNSEEN_US,
     Candidate,
@@ -212,62 +215,64 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
         automatic, cost = _chosen(sample, given.automatic, attempt, FAR * least)
         chosen[classes], least = Decided(automatic, classes), min(least, cost)
     whole, rows = chosen[()], chosen[ragged]
-    of_whole, of_rows = cost_of_new(sample, whole), cost_of_new(sample, rows)
-    cost = of_whole.as_alike if of_rows.cost < of_whole.cost and are_alike(sample, whole) else of_whole.cost
-    if of_rows.cost < cost * LESS:
+    cost, of_rows = cost_of_new(sample, whole), cost_of_new(sample, rows)
+    if of_rows < cost * LESS:
         return rows
-    if given.patterns is None and of_rows.cost < NEAR * cost:
+    if given.patterns is None and of_rows < NEAR * cost:
         fused = rows._replace(patterns=_mined(sample, rows))
-        if fused.patterns and cost_of_new(sample, fused).cost < cost * LESS:
+        if fused.patterns and cost_of_new(sample, fused) < cost * LESS:
             return fused
     return whole
 
 
-class Cost(NamedTuple):
-    """Definition (2), microseconds: of instances like those of the sample, but new; without what is counted where they
-    are alike."""
-
-    cost: float
-    as_alike: float
-
-
-def cost_of_new(sample: Sample, decided: Decided) -> Cost:
-    """Definition (2), of one way."""
+def cost_of_new(sample: Sample, decided: Decided) -> float:
+    """Definition (2), microseconds: of instances like those of the sample, but new."""
     view, table = decided.of(sample.model, sample.code)
     view.share_traces(sample.traces)
     shadow, recorder = recording_shadow(view, table)
     sample.recorded_with(shadow, recorder, view)
-    counts: list[int] = []
-    while len(counts) < 2 or (len(counts) < MOST and counts[-1] < SETTLED * counts[-2]):
+    costs: list[float] = []
+    while len(costs) < 2 or (len(costs) < MOST and costs[-1] < SETTLED * costs[-2]):
         read = recorder.read_forwards
         with counted() as calls:
             parts = sample.recorded_with(shadow, recorder, view)
-        counts.append(calls.count)
-    cost = JOIN_US * sum(part.graph.num_nodes for part in parts) + _executing(sample, view, table, parts)
-    recording = READ_US * (recorder.read_forwards - read) + PYTHON_US * counts[-1]
-    return Cost(recording + cost, READ_US * len(sample.instances) + cost)
+        costs.append(READ_US * (recorder.read_forwards - read) + calls.cost)
+    recording = costs[-1] if decided.ragged else min(costs[-1], _recording_alike(sample, decided, costs[-1]))
+    return recording + JOIN_US * sum(part.graph.num_nodes for part in parts) + _executing(sample, view, table, parts)
 
 
-def are_alike(sample: Sample, decided: Decided) -> bool:
-    """Whether recording one of many that are alike pays for the sample."""
+def _recording_alike(sample: Sample, decided: Decided, recording: float) -> float:
+    """What it costs where one of many that are alike is recorded; infinite where that does not pay."""
     view, table = decided.of(sample.model, sample.code)
     if not view.closed.is_forward_told:
-        return False
+        return math.inf
     alike = Alike(view, Lexicon(table, view, _nobody, _nobody), lambda: recording_shadow(view, table))
     with unchanged(sample.instances):
-        captured = alike.capture(sample.instances)
-    alike.judge()
-    return captured is not None and alike.pays
+        if alike.capture(sample.instances) is None:
+            return math.inf
+        with counted() as calls:
+            alike.capture(sample.instances)
+    count, times = len(sample.instances), [*Counter(alike.keys(sample.instances)).values()]
+    new = to_come(times.count(1), times.count(2))
+    if new > count / 2:
+        return math.inf
+    return READ_US * count + TENSOR_US * calls.of_tensors + recording * new / count
 
 
 class _Calls:
-    """How many calls of functions there were, of Python's and C's."""
+    """How many calls of functions there were, of Python's and C's, and of these of torch's functions of tensors."""
 
-    count = 0
+    count = of_tensors = 0
 
     def note(self, frame: Any, event: str, function: Any) -> None:
         """Of `sys.setprofile`."""
         self.count += event == "call" or event == "c_call"
+        self.of_tensors += event == "c_call" and function.__module__ == "torch"
+
+    @property
+    def cost(self) -> float:
+        """Microseconds."""
+        return PYTHON_US * self.count + TENSOR_US * self.of_tensors
 
 
 @contextmanager
@@ -373,8 +378,8 @@ def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, no
     """What calls of torch take for a type of so many nodes and batches, definition (7)."""
     node_type, entry = table.types[kind], table.operation_of_type.get(kind)
     assert node_type is not None
-    if node_type.is_run:
-        return TORCH_US * nodes if entry is not None and not natives.run(table, kind, view) else 0.0
+    if node_type.is_run and entry is not None:
+        return TORCH_US * (batches if natives.run(table, kind, view) else nodes)
     if entry is None or not node_type.has_program or natives.run(table, kind, view):
         return 0.0
     return batches * (TORCH_US + CALL_US * (num_operations(entry, view) - 1))
@@ -386,7 +391,8 @@ def _num_operations(table: TypeTable, kind: int, view: ModelView) -> int:
 
 
 def to_come(once: int, twice: int) -> float:
-    """Of AHEAD mini-batches the mean number of types that are new, by how many have one node and two in a sample.
+    """Of AHEAD mini-batches the mean number of types that are new, by how many have one node and two in a sample (or of
+    keys of instances).
 
     Chao's estimate of all that are to come ("Nonparametric estimation of the number of classes in a population", 1984)
     and how they come (Shen, Chao and Lin, "Predicting the number of new species in further taxonomic sampling", Ecology

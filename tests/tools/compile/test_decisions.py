@@ -133,6 +133,16 @@ def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
     assert decide(Sample(model, Regions(model, Closed(model)), pictures), Decisions()).ragged == ()
 
 
+def test_functions_of_whole_runs_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of those of four widths, twice, costs Python however many pictures it has and whoever runs it."""
+    model = Pooled().eval()
+    sample = Sample(model, Regions(model, Closed(model)), [torch.ones(1, 4 + i % 3, 4 + i % 4) for i in range(16)])
+    rows = decide(sample, Decisions(ragged=decisions.ragged_classes(sample)))
+    cost = decisions.cost_of_new(sample, rows)
+    monkeypatch.setattr(decisions, "TORCH_US", 0.0)
+    assert cost - decisions.cost_of_new(sample, rows) == pytest.approx(8 * TORCH_US)
+
+
 class Shapes(nn.Module):
     """A tree of boxes and of symmetries of what is below, each with its own number of features."""
 
@@ -197,7 +207,7 @@ def test_calls_are_counted_once_all_that_is_kept_is_kept(monkeypatch: pytest.Mon
     padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(8)]
     sample = Sample(model, Regions(model, Closed(model)), padded)
     decided = decisions.Decided({}, decisions.ragged_classes(sample))
-    at_once = decisions.cost_of_new(sample, decided).cost
+    at_once = decisions.cost_of_new(sample, decided)
     recorded, late = Sample.recorded_with, [60_000, 50_000, 20_000]
 
     def recorded_late(*of: Any) -> Any:
@@ -206,7 +216,7 @@ def test_calls_are_counted_once_all_that_is_kept_is_kept(monkeypatch: pytest.Mon
         return recorded(*of)
 
     monkeypatch.setattr(Sample, "recorded_with", recorded_late)
-    assert decisions.cost_of_new(sample, decided).cost == pytest.approx(at_once, rel=0.1)
+    assert decisions.cost_of_new(sample, decided) == pytest.approx(at_once, rel=0.1)
 
 
 def test_calls_are_counted() -> None:
@@ -237,6 +247,55 @@ class Groups(nn.Module):
     def forward(self, groups: list[torch.Tensor]) -> torch.Tensor:
         rows = torch.tanh(self.up(torch.cat(groups)))
         return torch.stack([part.mean(0) for part in rows.split([len(group) for group in groups])]).sum(0)
+
+
+class Cells(nn.Module):
+    """A step for each pixel of a picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(1 + SIZE, SIZE)
+
+    def forward(self, picture: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(SIZE)
+        for row in range(picture.shape[0]):
+            for column in range(picture.shape[1]):
+                h = torch.tanh(self.step(torch.cat([picture[row, column].view(1), h])))
+        return h
+
+
+def test_shapes_that_run_out_are_alike_soon() -> None:
+    """Half of the sample is of a shape that came before, and none came once: what comes after has met all. Where each
+    came once, nothing tells that they run out."""
+    model, shapes = Cells().eval(), [(rows, columns) for rows in range(4, 8) for columns in range(4, 8)]
+    sample = Sample(model, Regions(model, Closed(model)), [torch.ones(shape) for shape in shapes + shapes])
+    once = Sample(model, Regions(model, Closed(model)), [torch.ones(shape) for shape in shapes])
+    costs = [decisions.cost_of_new(some, decide(some, Decisions(ragged=()))) for some in (sample, once)]
+
+    assert decide(sample, Decisions()).ragged == ()
+    assert 2 * costs[0] < costs[1]
+
+
+class Waves(nn.Module):
+    """Functions of the instance's own numbers, which torch computes for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(18, SIZE)
+
+    def forward(self, points: torch.Tensor) -> torch.Tensor:
+        parts = [f(2.0**i * points) for i in range(3) for f in (torch.sin, torch.cos)]
+        return torch.relu(self.net(torch.cat(parts, -1))).mean(0)
+
+
+def test_what_torch_computes_of_instances_is_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Instances are alike, but for what forward computes of them."""
+    rng, model = Random(0), Waves().eval()
+    points = [torch.ones(rng.randint(3, 6), 3) for _ in range(32)]
+    sample = Sample(model, Regions(model, Closed(model)), points)
+    assert decide(sample, Decisions(automatic=())).ragged
+    monkeypatch.setattr(decisions, "TENSOR_US", 0.0)
+    assert not decide(sample, Decisions(automatic=())).ragged
 
 
 def test_sizes_that_never_come_again_are_rows() -> None:
