@@ -135,8 +135,9 @@ def test_few_sizes_are_types_where_torch_would_run_rows() -> None:
 
 def test_functions_of_whole_runs_are_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of those of four widths, twice, costs Python however many pictures it has and whoever runs it."""
-    model = Pooled().eval()
-    sample = Sample(model, Regions(model, Closed(model)), [torch.ones(1, 4 + i % 3, 4 + i % 4) for i in range(16)])
+    rng, model = Random(0), Pooled().eval()
+    pictures = [torch.ones(1, rng.randint(4, 7), rng.randint(4, 7)) for _ in range(32)]
+    sample = Sample(model, Regions(model, Closed(model)), pictures)
     rows = decide(sample, Decisions(ragged=decisions.ragged_classes(sample)))
     cost = decisions.cost_of_new(sample, rows)
     monkeypatch.setattr(decisions, "TORCH_US", 0.0)
