@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from edbc.capture.forward.carried import Table
     from edbc.capture.forward.cutting import Segment
     from edbc.run.passes.arenas import Shared
-    from edbc.run.passes.minibatch import OnSegment
+    from edbc.run.passes.minibatch import MiniBatch, OnSegment
     from edbc.run.session import Net, Stats
 
 
@@ -28,6 +28,8 @@ class Segments:
         self.shared: Shared = {}
         self.scheduling = 0.0
         self.execution = 0.0
+        self.prepared: list[MiniBatch] = []
+        """To be counted; the last ones, where the mini-batch was recorded anew."""
 
     def again(self, segment: Segment) -> Sequence[Table] | None:
         """See `edbc.capture.forward.cutting.RunSegment`."""
@@ -39,7 +41,7 @@ class Segments:
         started = time.perf_counter()
         prepared = self.net.prepare_captured(captured, self.without)
         if self.stats is not None:
-            self.net.count(self.stats, prepared)
+            self.prepared.append(prepared)
         on_batch = None if self.on_segment is None else self.on_segment(prepared)
         executing = time.perf_counter()
         tables = self.net.execute(prepared, on_batch, self.shared)

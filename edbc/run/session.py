@@ -976,7 +976,9 @@ class _Counting:
         stats, reads = self.stats, batch.capture.reads
         stats.instances += self.instances
         stats.mini_batches += 1
-        self.net.count(stats, batch)
+        before = [] if reads is None else self.segments.prepared[len(self.segments.prepared) - reads.segments :]
+        for segment in (*before, batch):
+            self.net.count(stats, segment)
         if reads is not None:
             stats.segments += 1 + reads.segments
             stats.unseen_reads |= set(self.net.unplanned_reads(reads))

@@ -40,8 +40,10 @@ class SegmentsUnplanned:
         return self._net.execute(self._net.prepare_captured(captured))
 
     def taken(self, last: Capture) -> list[Capture]:
-        """The segments of the mini-batch whose last one this is; the next one begins."""
-        segments, self.captures = [*self.captures, last], []
+        """The segments of the mini-batch whose last one this is; the next one begins. Those that were executed before
+        it was recorded anew are none of it."""
+        before = 0 if last.reads is None else last.reads.segments
+        segments, self.captures = [*self.captures[len(self.captures) - before :], last], []
         return segments
 
 

@@ -83,8 +83,8 @@ class Timeline:
         self._mini_batches += 1
         reads = last.prepared.capture.reads
         cuts = [] if reads is None else reads.cuts
-        for number, cut in enumerate(cuts):
-            segment = segments[number - len(cuts)]  # the last ones: what came before was recorded anew
+        del segments[: len(segments) - len(cuts)]  # what was recorded anew
+        for number, (segment, cut) in enumerate(zip(segments, cuts, strict=True)):
             self._add_on_host(segment, since, cut.begin, {**facts, "segment": number})
             self._add_segment(number, cut)
             since = cut.copied

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 import torch
 
+from edbc.api import load
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.repeat import ASKED
 from edbc.errors import CheckFailed
 from edbc.plan.reader import read_plan
+from edbc.run.modelfile import import_model_file
+from edbc.run.session import Stats
 from edbc.tools.compile.compiler import compile_model
 from edbc.tools.parity import Eager
 from edbc.tools.report.figures import size_text
@@ -158,6 +161,22 @@ def test_value_dependent_structure_is_batched_and_its_lines_are_in_the_plan(edbc
     assert (report["reads"], report["segments"], report["unseen_reads"]) == ({"peek.py:13": 40}, 4, [])
     assert (report["decisions"]["reads"], report["decisions"]["different"]) == (40, 0)
     assert edbc("run", tmp_path / "plan.yaml", "--max-reads", "1", "--force").exit_code == 0
+
+
+def test_what_is_recorded_anew_is_counted_once(edbc, tmp_path: Path) -> None:
+    """A look-up by a number that was read (`self.words(torch.tensor([best]))`) has the first mini-batch recorded anew
+    after its first segment: compiling, and the first run of a net, count what came of it, as every later run does."""
+    model, plan = tmp_path / "next.py", tmp_path / "plan.yaml"
+    text = VALUE_DEPENDENT.replace("torch.ones(4)", "torch.randn(4)")
+    text = text.replace("if h.sum() > 0:", "best = h.argmax().item()\n        if best % 7 < 6:")
+    text = text.replace("= nn.Linear(4, 4)", "= nn.Linear(4, 4)\n        self.words = nn.Embedding(4, 4)")
+    model.write_text(text.replace("h = self.linear(h)", "h = self.words(torch.tensor([best]))"))
+    compiled = json.loads(edbc("compile", model, "-o", plan, "--format", "json").stdout)
+    net, runs = load(plan).bind(), [Stats(), Stats()]
+    for stats in runs:
+        net.run(import_model_file(model).sample(32, 0, {}), stats)
+
+    assert [(run.nodes, run.batches, run.segments) for run in runs] == [(compiled["nodes"], compiled["batches"], 2)] * 2
 
 
 def test_value_dependent_shapes_are_refused_with_file_and_line(edbc, tmp_path: Path) -> None:
