@@ -126,8 +126,9 @@ def _head(e: Explanation) -> Iterator[str]:
             (f"{batches:,}", "batches under this plan"),
             (f"{o.lower_bound:,}", "batches at least, in any schedule"),
             (f"{o.num_nodes / max(batches, 1):.1f}", "nodes per batch"),
-            (share(o.table_steps, batches), "of the batches chosen by the table"),
         ]
+        if e.plan.policy.kind == "fsm":
+            figures.append((share(o.table_steps, batches), "of the batches chosen by the table"))
         yield cards(figures)
     for note in e.notes:
         yield f"<p><b>Note:</b> {escape(note)}</p>"

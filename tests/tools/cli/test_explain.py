@@ -122,6 +122,7 @@ def test_from_python_as_from_the_command_line(edbc, workspace: Path) -> None:
 
     assert plan.read_text() == written
     assert loaded.plan.policy.kind == "depth"
+    assert "by the table" not in loaded.explain().html()  # there is none
 
 
 def test_another_size_is_explained_as_it_runs(edbc, compiled: Path) -> None:
