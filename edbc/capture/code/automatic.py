@@ -65,8 +65,8 @@ TORCH_US, CALL_US = 45.0, 5.0
 programs); each operation more of such a batch (120 for 21, blocks of a transformer)."""
 STEP_US = 20.0
 """Microseconds: a step of a recurrent layer that torch runs whole (`BiGRUMean` of the ordinary programs)."""
-MOST_TRIED = 16
-"""Recordings of the sample while choosing."""
+MOST_TRIED, MOST_ALONE = 16, 4
+"""Recordings of the sample while choosing; of those of a level with one cell alone."""
 
 
 class NotACell(UnsupportedError):
@@ -249,12 +249,14 @@ def choose(
 
     A cell of several types is one for each size, and hides what is in it, rows or the steps of its loops, and cells
     around it hid it, so that without one of them alone there are as many: all such go first, level by level, if it
-    costs less without any."""
+    costs less without any. Of those that went together, each may stay alone."""
     by_name = {candidate.name: candidate for candidate in found}
     best = trial = attempt(frozenset(by_name))
     while hiding := {name for name, types in trial.used.items() if types > 1}:
         trial = attempt(trial.names - hiding)
         best = min(best, trial, key=lambda of: of.cost)
+        for name in sorted(hiding - best.names)[:MOST_ALONE] if len(hiding) > 1 else ():
+            best = min(best, attempt(best.names | {name}), key=lambda of: of.cost)
     kept: set[tuple[type, str]] = set()
     is_told = False  # that some of those without nodes cost something
     for _ in range(MOST_TRIED):

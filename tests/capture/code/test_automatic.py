@@ -620,6 +620,18 @@ def test_cells_of_several_types_go_first() -> None:
     assert tried[:3] == [["GRU", "Linear", "RNN"], ["Linear", "RNN"], ["RNN"]]
 
 
+def test_one_of_those_that_went_together_may_stay() -> None:
+    """A loop in forward and a step of several numbers of operands are cells of several types, at first."""
+    loop, step = (Candidate(kind.__name__, "forward", kind, "m.py:1") for kind in (nn.GRU, nn.Linear))
+    costs = {"GRU Linear": 18.6, "GRU": 18.8, "Linear": 17.2, "": 17.6}
+
+    def attempt(names: frozenset[str]) -> Trial:
+        return Trial(names, costs[" ".join(sorted(names))], dict.fromkeys(names, 4))
+
+    chosen, trial = choose([loop, step], attempt)
+    assert ([c.name for c in chosen], trial.cost) == (["Linear"], 17.2)
+
+
 ZOO = DYNAMIC
 QUICK = ("tree_lstm", "lstm_nmt", "neural_module_network", "tree_gru")
 
