@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edbc.tools.console import ProgressLine, fold, print_json, warn
-from edbc.tools.report.figures import count
+from edbc.tools.report.figures import count, figure
 
 if TYPE_CHECKING:
     from edbc.tools.training import Setting, Training
@@ -77,7 +77,7 @@ def _train(training: Training, progress: ProgressLine, is_text: bool) -> None:
                 if is_text:
                     click.echo(fold(_line(event)))
                 continue
-            facts = {"unit": "mini-batches", "name": f"loss {event.loss:.4f}"}
+            facts = {"unit": "mini-batches", "name": f"loss {figure(event.loss)}"}
             progress(f"{event.stage} {event.epoch + 1}", event.done, event.total, facts)
             if training.ranks.any(is_interrupted()):
                 progress.finish()
@@ -106,7 +106,7 @@ def _line(epoch: Epoch) -> str:
 
 
 def _figures(figures: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value:.4f}" for name, value in figures.items())
+    return ", ".join(f"{name} {figure(value)}" for name, value in figures.items())
 
 
 @contextmanager

@@ -46,3 +46,12 @@ def time_text(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def figure(value: float) -> str:
+    """A loss or a share to four places, what those would not show in digits that count.
+
+    >>> figure(0.53961), figure(0.0), figure(3.2e-5), figure(1.7e31)
+    ('0.5396', '0.0000', '3.200e-05', '1.700e+31')
+    """
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e6 else f"{value:.3e}"
