@@ -457,6 +457,14 @@ def as_python_has_it(index: Any) -> Any:
     return int(index) if issubclass(kind, np.integer) else index
 
 
+def _lists_as_operands(index: Any) -> Any:
+    """An index with lists of integers as tensors (`x[[0, 2]]`, `x[rows, columns]`): constants make a type per list."""
+    kind = type(index)
+    if kind is list and {*map(type, index)} == {int}:
+        return torch.tensor(index)
+    return tuple(map(_lists_as_operands, index)) if kind is tuple and {*map(type, index)} == {list} else index
+
+
 def _in_two(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
     """A view by the numbers and slices of an index, and the look-up of its tensors in that: torch does one after the
     other, and so a number is no constant of the look-up. None where there is nothing to part."""
@@ -681,6 +689,8 @@ class Value(Symbol):
             known = self.rec.rows.get((self.slot, index.start, index.stop, index.step))
         else:
             known = None
+            if not self.rec.in_cell:
+                index = _lists_as_operands(index)
         return self.rec.take(self, known) if known is not None else super().__getitem__(index)
 
     def __add__(self, other: Any) -> Any:

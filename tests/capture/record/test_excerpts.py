@@ -319,6 +319,41 @@ def test_rows_out_of_bounds_raise_as_in_eager() -> None:
             graph_of(Third(), rows_of(sizes))
 
 
+class Slots(nn.Module):
+    """Slots that are looked up by lists of the instance's, each of its own."""
+
+    def __init__(self, pairs: bool) -> None:
+        super().__init__()
+        self.pairs, self.up, self.cell = pairs, nn.Linear(4, 6 * WIDTH), nn.GRUCell(WIDTH, WIDTH)
+
+    def forward(self, instance: tuple[torch.Tensor, list[list[int]]]) -> torch.Tensor:
+        slots = torch.tanh(self.up(instance[0])).view(6, WIDTH)
+        h = slots[0]
+        for places in instance[1]:
+            taken = slots[places, places[::-1]].sum() * h if self.pairs else slots[places].mean(0)
+            h = self.cell(taken[None], h[None])[0]
+        return h
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_lists_of_places_are_operands(pairs: bool) -> None:
+    """As constants each was a type, and more than 512 of them were refused."""
+    torch.manual_seed(0)
+    model, rng = Slots(pairs).double(), Random(0)
+    instances = [
+        (
+            torch.randn(4).double(),
+            [[rng.randint(-6, 5) for _ in range(rng.randint(1, 5))] for _ in range(rng.randint(1, 40))],
+        )
+        for _ in range(40)
+    ]
+    require_parity(model, instances, (1, 40))
+    require_equal_gradients(bound(model, instances[:9]), instances[:9])
+    assert len(graph_of(model, instances).types) < 40
+    with pytest.raises(IndexError, match="out of bounds"):
+        bound(model, instances[:2])([(instances[0][0], [[1, 6]])])
+
+
 def test_views_inside_cells_stay_views() -> None:
     """A cell has no excerpt: its sizes are the model's, and slices of its variables cost nothing."""
     cell = edbc.cell(nn.GRUCell(WIDTH, WIDTH))
