@@ -319,7 +319,7 @@ def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: A
     if not isinstance(tensors, list | tuple) or not tensors or kwargs or rec.books is not None:
         return NotImplemented
     first = tensors[0] if type(tensors[0]) is Value else next((x for x in tensors if type(x) is Value), None)
-    if first is None or first.slot.views:
+    if first is None:
         return NotImplemented
     is_cat = name != "stack"
     ndim = len(first.slot.shape)
@@ -334,7 +334,7 @@ def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: A
     if rec.ragged and rec.has_rows(row_shape, slot.dtype):
         row = items[0].squeeze(0).slot if is_cat else slot
         return rows_at(rec, [x.ref for x in items], row)
-    return Stack(rec, items, is_cat)
+    return NotImplemented if slot.views else Stack(rec, items, is_cat)
 
 
 def _as_value(rec: Recorder, tensor: Any) -> Value:

@@ -75,6 +75,23 @@ def test_types_are_those_of_rows_whatever_the_lengths_are() -> None:
     assert len(net.table.types) == types == len(net.plan.types)
 
 
+class Spans(Sentences):
+    """Means of spans, joined as rows of one, and scored over all."""
+
+    def forward(self, ids: list[int]) -> Any:
+        x = self.words(torch.tensor(ids))
+        spans = torch.cat([x[i : i + 2].mean(0, keepdim=True) for i in range(len(ids))], dim=0)
+        return (self.score(spans).softmax(0) * torch.tanh(self.hidden(spans))).sum(0)
+
+
+def test_results_with_a_dimension_of_one_join_to_rows() -> None:
+    """A view that puts the dimension before what was computed made the joined tensor a type per length."""
+    net = of_model(Spans(), sentence)
+    types = len(net.table.types)
+    net([[1] * length for length in (2, 13, 40, 41)])
+    assert len(net.table.types) == types
+
+
 def test_messages_batch_over_graphs_of_all_sizes() -> None:
     """A graph network has as many types as it has kinds of operations."""
     types = of_model(Messages(), graph).plan.types
