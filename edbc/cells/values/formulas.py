@@ -57,7 +57,9 @@ def _norm(x: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False, d
 
 
 def _var(x: Tensor, dim: Any = None, correction: Any = True, keepdim: bool = False) -> Tensor:
+    """Of elements that are all equal exactly 0, as torch's: a root of what rounding leaves has a slope of any size."""
     mean = _mean(x, dim, True)
+    mean = mean + _mean(x - mean, dim, True)
     found = ((x - mean) ** 2).sum(dim, keepdim)
     return found / max(x.numel() / mean.numel() - (1 if correction is None else correction), 0)
 

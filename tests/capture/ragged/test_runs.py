@@ -37,6 +37,25 @@ class OfRows(nn.Module):
         return self.up(self.words(torch.tensor(ids)))
 
 
+class Deviations(OfRows):
+    """Of words, and of each row of a number of features."""
+
+    def forward(self, ids: list[int]) -> Any:
+        x = self.words(torch.tensor(ids))
+        return x.std(0, correction=0), x[:, :1].expand(-1, 6).std(1)
+
+
+@pytest.mark.parametrize("rows", [True, None])
+def test_deviations_of_equal_numbers_have_no_slope(rows: bool | None) -> None:
+    """They are exactly 0, as eager's: what rounding leaves of them would have one of any size."""
+    torch.manual_seed(0)
+    model = Deviations().eval()
+    instances = [[word] * n for word, n in enumerate((2, 3, 5, 6, 7, 9, 13))]
+    net = bound(model, instances, cells="auto", rows=rows)
+    require_eager(net, model, instances)
+    require_eager(net, model, [[word] * n for word, n in enumerate((13, 11, 5))])
+
+
 class Cumulative(OfRows):
     def forward(self, ids: list[int]) -> Any:
         h = self.rows(ids)
