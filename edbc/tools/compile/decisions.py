@@ -375,7 +375,7 @@ def _executing(sample: Sample, view: ModelView, table: TypeTable, parts: Sequenc
 
 
 def _in_torch(table: TypeTable, kind: int, view: ModelView, natives: Natives, nodes: int, batches: int) -> float:
-    """What calls of torch take for a type of so many nodes and batches, definition (7)."""
+    """What calls of torch take for a type of so many nodes and batches, definition (6)."""
     node_type, entry = table.types[kind], table.operation_of_type.get(kind)
     assert node_type is not None
     if node_type.is_run and entry is not None:
