@@ -63,7 +63,7 @@ def of_few_types(graph: Graph, num_known: int = 0) -> tuple[Graph, Ints]:
 def with_nodes(graph: Graph, schedule: Schedule, step: NDArray[np.int64], step_ptr: NDArray[np.int64]) -> Schedule:
     """The schedule of a graph whose nodes are those of steps, as many as there are of each: its nodes from `step_ptr`
     on, in the place of the step that node v of the smaller graph stands for, which is `step[v]`. O(nodes)."""
-    from edbc.schedule.orderloops import nodes_of_steps
+    from edbc.schedule.schedulewalk import nodes_of_steps
 
     batch_type, batch_ptr, nodes = nodes_of_steps(*schedule.arrays, step, step_ptr)
     told = schedule.table_steps, schedule.unseen_states, schedule.by_rule

@@ -230,3 +230,22 @@ def depth_walk(node_type: Ints, operand_ptr: Ints, operands: Ints, num_types: in
         nodes[ptr[cell]] = v
         ptr[cell] += 1
     return batch_type[:count].copy(), batch_ptr[: count + 1].copy(), nodes
+
+
+@native
+def nodes_of_steps(batch_type, batch_ptr, steps, step, step_ptr):  # type: ignore[no-untyped-def]
+    """Batches of steps as batches of their nodes, those without any left out; see `schedule.scheduler.with_nodes`."""
+    kinds, ptr = np.empty(len(batch_type), np.int32), np.zeros(len(batch_type) + 1, np.int32)
+    nodes = np.empty(step_ptr[-1], np.int32)
+    at = count = 0
+    for b in range(len(batch_type)):
+        for i in range(batch_ptr[b], batch_ptr[b + 1]):
+            number = step[steps[i]]
+            for v in range(step_ptr[number], step_ptr[number + 1]):
+                nodes[at] = v
+                at += 1
+        if at > ptr[count]:
+            kinds[count] = batch_type[b]
+            count += 1
+            ptr[count] = at
+    return kinds[:count], ptr[: count + 1], nodes[:at]

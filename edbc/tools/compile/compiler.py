@@ -61,7 +61,6 @@ from edbc.run.passes.eagerparts import external_operands
 from edbc.run.passes.placement import place
 from edbc.run.session import Net, cell_of, plan_costs, policy_of
 from edbc.run.weights.weightsfile import Weights
-from edbc.schedule.order import order_nodes
 from edbc.schedule.policy import ENCODINGS, Policy
 from edbc.schedule.scheduler import lower_bound, run, total_cost
 from edbc.tools.compile.decisions import FEW, Decisions, Sample, decide, runs_out
@@ -562,7 +561,7 @@ def _cell_without_layout(node_type: NodeType) -> PlanCell:
 def measure(plan: Plan, captured: Captured) -> dict[str, int | float]:
     """The metrics that `check` guards, on the mini-batches that the plan was compiled on. Deterministic."""
     policy = policy_of(plan)
-    schedules = [order_nodes(part.graph, run(part.graph, policy)) for part in captured.segments]
+    schedules = [run(part.graph, policy) for part in captured.segments]
     placements = [
         place(part.graph, schedule, part.result_node)
         for part, schedule in zip(captured.segments, schedules, strict=True)
