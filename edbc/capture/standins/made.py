@@ -206,6 +206,7 @@ class Made(Lazy):
     def __setitem__(self, index: Any, value: Any) -> None:
         if self.whole is not None:
             raise CannotKeep
+        index = as_python_has_it(index)
         steps = index if type(index) is tuple else (index,)
         is_plain = {*map(type, steps)} == _INTEGERS
         if is_plain and type(value) in _NUMBERS:
@@ -236,6 +237,7 @@ class Made(Lazy):
         return self.whole
 
     def __getitem__(self, index: Any) -> Any:
+        index = as_python_has_it(index)
         first = index[0] if type(index) is tuple and index else index
         if type(index) is not int and self._becomes_filled(index):
             return self[index]

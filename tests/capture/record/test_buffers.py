@@ -228,6 +228,15 @@ def while_a_view_of_a_slice_is_there(net: Any, words: list[int]) -> Any:
     return seen, states
 
 
+def by_numbers_in_tensors(net: Any, words: list[int]) -> Any:
+    """An index of no dimension is a number, also where what it shows is read before anything is recorded."""
+    states, length = torch.zeros(1, SIZE), torch.tensor([len(words)])
+    for i, word in enumerate(words):
+        active = torch.nonzero(length > i).squeeze()
+        states[active] = torch.maximum(states[active], word_of(net, word))
+    return states
+
+
 def while_a_view_of_a_column_is_there(net: Any, words: list[int]) -> Any:
     states = torch.zeros(2, 2, SIZE)
     states[0, 1] = word_of(net, words[0])
@@ -279,7 +288,7 @@ ALONE = (
     of_a_batch_of_one, of_numbers_in_a_chart, of_vectors_in_a_chart, of_rows_assigned_at_once, of_parts_of_rows,
     read_while_it_grows, overwritten, of_a_table_of_paths, of_zeros_of_either_sign,
     read_as_numbers_first, given_to_others, of_two_names, added_to_as_a_whole, of_spans, of_messages,
-    of_what_an_instance_brings,
+    of_what_an_instance_brings, by_numbers_in_tensors,
 )  # fmt: skip
 SHARED = (
     while_a_view_is_there, while_a_row_s_view_is_there, whose_whole_row_is_there,
