@@ -340,6 +340,7 @@ class Told(nn.Module):
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         self.length, self.shape = len(rows), tuple(rows.shape)
+        self.before, self.whole = self.length - 1, rows.shape; self.double = 2 * self.before  # fmt: skip  # noqa: E702
         self.ends = [bool(i % 2) for i in range(self.length)]
         if self.length > 4:
             self.longest = "long"
@@ -368,7 +369,8 @@ def test_plain_attributes_of_the_model(kind: type[Told], rows: bool) -> None:
     captured = [net.capture(rows) for rows in instances]
 
     def told(of: Told) -> dict[str, Any]:
-        return {name: value for name, value in vars(of).items() if name[0] != "_" and name not in ("calls", "training")}
+        names = [name for name in vars(of) if name[0] != "_" and name not in ("calls", "training")]
+        return {name: (type(vars(of)[name]), vars(of)[name]) for name in names}
 
     with torch.no_grad():
         for batch in (slice(0, 2), slice(0, 3), slice(1, 6), slice(0, 5), slice(2, 4)):

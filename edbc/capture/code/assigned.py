@@ -251,21 +251,21 @@ def own_attributes(node: ast.FunctionDef) -> _Own:
     of_own = [x for x in ast.walk(node) if isinstance(x, ast.Attribute)
               and isinstance(x.value, ast.Name) and x.value.id == own]  # fmt: skip
     stored = {x.attr for x in of_own if isinstance(x.ctx, ast.Store)}
-    ends: dict[str, int] = {}
-    first = min((x.lineno for x in ast.walk(node) if isinstance(x, ast.Return)), default=node.end_lineno or 0)
+    ends: dict[str, tuple[int, int]] = {}
+    first = min((_begin(x) for x in ast.walk(node) if isinstance(x, ast.Return)), default=_end(node))
     for statement in node.body:
-        is_sure = isinstance(statement, ast.Assign) and statement.lineno <= first
+        is_sure = isinstance(statement, ast.Assign) and _begin(statement) <= first
         for target in statement.targets if is_sure else ():  # type: ignore[attr-defined]
             for x in ast.walk(target):
                 if isinstance(x, ast.Attribute) and x in of_own and isinstance(x.ctx, ast.Store):
-                    ends.setdefault(x.attr, statement.end_lineno or 0)
-    read = [(x.attr, x.lineno) for x in of_own if isinstance(x.ctx, ast.Load)]
-    read += [(str(x.args[1].value), x.lineno) for x in ast.walk(node) if isinstance(x, ast.Call)
+                    ends.setdefault(x.attr, _end(statement))
+    read = [(x.attr, _begin(x)) for x in of_own if isinstance(x.ctx, ast.Load)]
+    read += [(str(x.args[1].value), _begin(x)) for x in ast.walk(node) if isinstance(x, ast.Call)
              and _called(x.func) in ("getattr", "hasattr") and len(x.args) > 1 and _called(x.args[0]) == own
              and isinstance(x.args[1], ast.Constant)]  # fmt: skip
-    read += [(x.target.attr, x.lineno) for x in ast.walk(node) if isinstance(x, ast.AugAssign)
+    read += [(x.target.attr, _begin(x)) for x in ast.walk(node) if isinstance(x, ast.AugAssign)
              and isinstance(x.target, ast.Attribute) and x.target in of_own]  # fmt: skip
-    found = {name for name, line in read if name in stored and line <= ends.get(name, line)}
+    found = {name for name, place in read if name in stored and place <= ends.get(name, place)}
     tests = [x for inner in ast.walk(node) if isinstance(inner, ast.If) for x in ast.walk(inner.test)]
     asked = {x.attr for x in tests if isinstance(x, ast.Attribute) and x in of_own}
     others = {x.attr for x in ast.walk(node) if isinstance(x, ast.Attribute) and not isinstance(x.ctx, ast.Load)
@@ -274,6 +274,14 @@ def own_attributes(node: ast.FunctionDef) -> _Own:
     alone = stored - others if is_given else set()
     caches = found | (stored - ends.keys() if found else set())
     return _Own(*map(frozenset, (stored, caches, asked, alone)))
+
+
+def _begin(node: ast.AST) -> tuple[int, int]:
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]
+
+
+def _end(node: ast.AST) -> tuple[int, int]:
+    return node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
 
 
 def _named(node: ast.AST) -> str:

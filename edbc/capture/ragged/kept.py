@@ -641,7 +641,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         rec.functions[(key, sizes) if by_sizes else key] = _Keeping(rec, begin, given).kept(
             result, by_sizes, rec.equal_sizes, rec.within, rec.apart, rec.claims
         )
-        return _with_integers(result)
+        return with_integers(result)
     except TooFew:
         result, rec.num_amounts = None, 0
     except (CannotKeep, MustKeepBooks, NotRagged, Exception) as error:  # the code's own are raised again below
@@ -670,10 +670,10 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     return function(written)
 
 
-def _with_integers(item: Any) -> Any:
-    """What a call returns, as who is not being kept gets it: sizes are integers."""
+def with_integers(item: Any) -> Any:
+    """What a call returns or leaves, as who is not being kept gets it: sizes are integers."""
     if isinstance(item, tuple | list) or type(item) is dict:
-        return inside(_with_integers, item)
+        return inside(with_integers, item)
     return item.value if type(item) is Size else item
 
 

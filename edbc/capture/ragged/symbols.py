@@ -70,6 +70,11 @@ class Shape(tuple[Any, ...]):
 
     __slots__ = ()
 
+    @classmethod
+    def of_parts(cls, parts: list[Any]) -> Any:
+        """What it is with others in their places (`standins.nests`): the class that users know, of integers alone."""
+        return torch.Size(parts) if {*map(type, parts)} <= {int} else cls(parts)
+
     def __add__(self, other: Any) -> Any:
         return Shape((*self, *other)) if isinstance(other, tuple) else NotImplemented
 

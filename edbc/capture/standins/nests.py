@@ -20,6 +20,8 @@ def rebuilt(nest: Any, parts: Iterable[Any]) -> Any:
     kind = type(nest)
     if kind is tuple or kind is list or kind in TAKE_A_LIST:
         return kind(list(parts))
+    if hasattr(kind, "of_parts"):
+        return kind.of_parts(list(parts))
     if isinstance(nest, list | deque):
         result = copy.copy(nest)
         result.clear()

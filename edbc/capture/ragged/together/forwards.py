@@ -42,6 +42,7 @@ from edbc.capture.ragged.kept import (
     first_whole_call,
     may_keep,
     symbolic_tensor,
+    with_integers,
     with_left,
 )
 from edbc.capture.ragged.program import (
@@ -58,7 +59,7 @@ from edbc.capture.ragged.program import (
     triple,
 )
 from edbc.capture.ragged.rows import constant_rows_of
-from edbc.capture.ragged.symbols import Index, Listed, Mask, Size, along_of, vectors_of
+from edbc.capture.ragged.symbols import Index, Listed, Mask, Size, along_of, asked, vectors_of
 from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Drawn, Ragged
@@ -350,6 +351,7 @@ class Forwards:
                         made = [self.function(self.shadow, shown.of_instance(instance))]
                         settle(rec.unread, made)
                         shown.require_unchanged()
+                        self._assign(asked(self._taken_off()))
                         result, has_failed = _returned(made.pop()), False
                         return result
                     finally:
@@ -377,7 +379,7 @@ class Forwards:
                 if not isinstance(known, KeptCall) or flat is None:
                     rec.draws = draws
                     self._leave()
-                    self._assign(left)
+                    self._assign(with_integers(left))
                     return result
                 rec.forget_since(*begin[:3], len(rec.draws))  # it is recorded like all later ones
                 rec.put_caches_back()
