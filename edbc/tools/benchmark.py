@@ -31,6 +31,7 @@ Definitions.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,9 +44,11 @@ import numpy as np
 import torch
 
 from edbc.base.arguments import DEVICES, DTYPES, require_count, require_name
+from edbc.capture.semantics.rules import name_of
 from edbc.capture.standins.objects import unchanged
-from edbc.cells.program import Call, Product, Program
-from edbc.cells.values.rowproduct import RowProduct, row_product
+from edbc.cells.program import Call, Program
+from edbc.cells.values.read import values_of
+from edbc.cells.values.value import in_order
 from edbc.errors import InputError
 from edbc.plan.plan import Plan
 from edbc.run.backend import require_device, wait_for
@@ -64,6 +67,8 @@ from edbc.tools.parity import Eager
 WHOLE, UNSHARED = "no-split", "no-share"
 """The plan's policy with every cell run whole, and with every node run, whether it equals another one or not."""
 BASELINES = ("eager", "depth", "agenda", "sufficient", "critical", WHOLE, UNSHARED)
+_OWN = {"matmul", "mm", "mv", "dot"}
+"""Calls that are products of a node's own matrices."""
 EAGER_SECONDS = 10.0
 FLOOR_BATCHES, FLOOR_TURNS = 2, 15
 DEVICE_TURNS, LONGEST_HOLD = 5, 0.25
@@ -294,16 +299,16 @@ def _products(net: Net, schedule: Schedule, together: bool) -> Iterator[_Multipl
         for number, (rows, columns) in enumerate(shapes):
             a, c = matrix("in", most, rows)[:count], matrix("out", most, columns)[:count]
             yield a, matrix((kind, number), rows, columns), c
-        for number, own in enumerate(_own_products(program)):
-            left, right = matrix("left", own.m, own.k), matrix((kind, -1 - number), most * own.k, own.n)
+        for number, (m, k, n) in enumerate(_own_products(net, program)):
+            left, right = matrix("left", m, k), matrix((kind, -1 - number), most * k, n)
             for i in range(count):  # what differs from node to node comes from memory, not from the cache
-                yield left, right[i * own.k : (i + 1) * own.k], matrix("product", most * own.m, own.n)[: own.m]
+                yield left, right[i * k : (i + 1) * k], matrix("product", most * m, n)[:m]
 
 
-def _own_products(program: Program) -> list[RowProduct]:
-    """Products of a node's own matrices."""
-    found = (row_product(step) for step in program.steps if isinstance(step, Call))
-    return [product for product in found if product is not None]
+def _own_products(net: Net, program: Program) -> list[tuple[int, int, int]]:
+    """The sizes (m, k, n) of products of a node's own matrices."""
+    values = values_of(program, lambda ref: net.view.shared(ref).shape)
+    return [v.arg for v in in_order(values or ()) if v.op == "matmul"]
 
 
 def _seconds(function: Callable[[], Any], device: torch.device, clock: Callable[[], float] | None = None) -> float:
@@ -372,7 +377,7 @@ def _multiplications(net: Net, batch: list[Any]) -> float:
     for kind, count in enumerate(graph.counts().tolist()):
         program = getattr(net.kernel(kind), "program", None) if count else None
         if program is not None:
-            own = sum(product.m * product.k * product.n for product in _own_products(program))
+            own = sum(map(math.prod, _own_products(net, program)))
             total += count * (own + sum(packed.rows * packed.columns for packed in program.weights))
     return total
 
@@ -451,11 +456,12 @@ def _has_floor(contestant: _Contestant) -> bool:
     net = contestant.net
     prepared = _prepared(net, contestant.batches[0])
     kernels = [net.kernel(int(kind)) for kind in set(prepared.schedule.batch_type.tolist())]
-    steps = [(step, kernel) for kernel in kernels for step in getattr(getattr(kernel, "program", None), "steps", ())]
-    products = [s for s, _ in steps if isinstance(s, Product) or (isinstance(s, Call) and row_product(s) is not None)]
-    calls = [s for s, kernel in steps if isinstance(s, Call) and not isinstance(kernel, NativeKernel)]
+    programs = [(kernel, kernel.program) for kernel in kernels if getattr(kernel, "program", None) is not None]
+    has_products = any(program.weights or _own_products(net, program) for _, program in programs)
     by_torch = any(isinstance(kernel, CellKernel) for kernel in kernels)
-    return bool(products) and not by_torch and all(call in products for call in calls)
+    steps = [s for kernel, program in programs if not isinstance(kernel, NativeKernel) for s in program.steps]
+    calls = {name_of(step.op.call) for step in steps if isinstance(step, Call) and step.op.call is not None}
+    return has_products and not by_torch and calls <= _OWN
 
 
 def _hidden(config: Config) -> int | None:

@@ -13,8 +13,9 @@ Definitions.
     times as many.
 (4) A reduction sees a value as (outer, n, inner) elements, and spreading is the other way round; of dimensions that are
     not next to each other it is several.
-(5) Matrices multiply row by row, which is for weights that stay in the first-level cache: larger ones are torch's, with
-    all rows of a batch at once. (Of a vector and a parameter it is a product of the cell, for a whole batch.)
+(5) Matrices multiply node by node. Of weights that have many elements for each row that they multiply, or are turned,
+    products are torch's, with all nodes of a batch at once. (Of a vector and a parameter it is a product of the cell,
+    for a whole batch.)
 (6) A formula is a function in plain PyTorch (`edbc.cells.values.formulas`), for what torch has no decomposition of, or
     one whose gradients are not eager's.
 (7) The number of an element, which `argmax` and its like give, is a number like any other while it stays in the cell,
@@ -42,10 +43,14 @@ from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.opgraph import NUMBERED, CellOp
 from edbc.cells.program import Call, Span
 from edbc.cells.values.formulas import FORMULAS, MOST_SLICES
-from edbc.cells.values.value import Sizes, V, Values
+from edbc.cells.values.value import Sizes, V, Values, before_turning, in_order
 
-MOST_WEIGHTS = 1 << 13
-"""Definition (5)."""
+MOST_WEIGHTS = 1 << 18
+"""Definition (5), for each row. A quarter as many take 0.4 to 0.6 times of what they take by torch, with gradients 0.7
+to 0.8; as many 0.65 and 1.2, twice as many 1.6 and 2 (2 to 16 rows of 128 to 1,024 elements, 32 to 2,048 nodes)."""
+MOST_TURNED = 1 << 13
+"""Definition (5), of weights that are turned, as those of `linear` and of convolutions are: each node turns their
+gradients."""
 MOST_RUNS = 128
 """Definition (3)."""
 MOST_PARTS = 512
@@ -168,6 +173,8 @@ class _Dispatch(DispatchMode):
             name = name.removesuffix("_")
             if name == func.overloadpacket.__name__ or args[0]._is_view():
                 raise _UnknownError(name)
+            if name == "squeeze":  # as products of vectors end: the elements stay
+                return run(func, args, kwargs or {})
         if name in _MOVEMENTS and not is_in_place:
             return self._move(func, given, name)
         if name == "empty":  # of no elements, beside what decompositions give
@@ -177,7 +184,8 @@ class _Dispatch(DispatchMode):
         result = run(func, args, kwargs or {})
         first, *others = result if isinstance(result, tuple) else (result,)
         is_known = first.dtype in (self.dtype, torch.bool) or name in _CHOICES
-        if not is_known or not 0 < first.numel() <= MOST_ELEMENTS:
+        most = math.inf if name in _PRODUCTS else MOST_ELEMENTS
+        if not is_known or not 0 < first.numel() <= most:
             raise _UnknownError(name)
         v = _READERS[name](self, given, tuple(first.shape), name)
         if others and name in _CHOICES.values() and isinstance(given.get("dim"), int):
@@ -467,13 +475,22 @@ def _product(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) ->
     """Definition (5), of two matrices or vectors, or several pairs of them."""
     a, b = given["self"], next(given[key] for key in ("mat2", "vec", "tensor") if key in given)
     count, k = a.shape[0] if a.ndim == 3 else 1, a.shape[-1]
-    m, n = a.numel() // (count * k), b.numel() // (count * k)
-    if count > MOST_RUNS or max(m * k, k * n) > MOST_WEIGHTS:
+    m, n = a.shape[-2] if a.ndim > 1 else 1, b.shape[-1] if b.ndim > 1 else 1
+    factors = (a, count * n), (b, count * m)
+    if not k or count > MOST_RUNS or any(x.numel() > _most_elements(r.value(x), rows) for x, rows in factors):
         raise _UnknownError(op)
     if any(r.value(x).op == "number" and r.value(x).arg != 0 for x in (a, b)):  # stands nowhere
         raise _UnknownError(op)
     pairs = ([r.values.part(r.value(x), i * size, size) for i in range(count)] for x, size in ((a, m * k), (b, k * n)))
     return r.values.cat(r.values.matmul(x, y, m, k, n) for x, y in zip(*pairs, strict=True))
+
+
+def _most_elements(v: V, rows: int) -> float:
+    """Of a matrix that multiplies so many rows or columns: definition (5)."""
+    leaves = [u for u in in_order([v]) if u.op in ("load", "parameter")]
+    if any(u.op == "load" for u in leaves):
+        return math.inf
+    return MOST_TURNED if any(before_turning(u.arg[0]) for u in leaves) else MOST_WEIGHTS * rows
 
 
 _MOVEMENTS = frozenset(
@@ -489,6 +506,7 @@ _COMPARISONS = {"lt": ("less", False), "gt": ("less", True), "le": ("at_most", F
 """Values' operations, and whether their operands are the other way round."""
 _BOOLS = {"logical_not": "equal", "bitwise_not": "equal", "logical_and": "mul", "bitwise_and": "mul",
           "logical_or": "maximum", "bitwise_or": "maximum"}  # fmt: skip
+_PRODUCTS = ("mm", "bmm", "mv", "dot")
 _NUMBERS = "zeros zeros_like new_zeros zero ones ones_like new_ones full full_like new_full fill scalar_tensor".split()
 BY_ELEMENT: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(UNARY | BINARY, _table),
@@ -508,5 +526,5 @@ _READERS: dict[str, _Reader] = {
     **dict.fromkeys(_REDUCTIONS, _reduced),
     **dict.fromkeys(_CHOICES, _choice),
     **dict.fromkeys(("index", "index_select", "gather", "embedding"), _picked),
-    **dict.fromkeys(("mm", "bmm", "mv", "dot"), _product),
+    **dict.fromkeys(_PRODUCTS, _product),
 }  # fmt: skip

@@ -15,7 +15,6 @@ from sys import maxsize
 from edbc.capture.record.table import SharedRef
 from edbc.cells.program import Call, Copy, Map, Product, Program, Span
 from edbc.cells.values.dispatched import value_of_call
-from edbc.cells.values.rowproduct import row_product
 from edbc.cells.values.value import V, Values
 
 ShapeOf = Callable[[SharedRef], Sequence[int]]
@@ -114,11 +113,7 @@ class _Reading:
         values = self.values
         if self.shape_of is None:
             return values.call(step, [self._read(span) for span, _ in step.sources])
-        product = row_product(step)
-        if product is None:
-            return value_of_call(step, values, self._read, self.shape_of, self.program.dtype)
-        a = self._source(product.a, product.m * product.k)
-        return values.matmul(a, self._source(product.b, product.k * product.n), product.m, product.k, product.n)
+        return value_of_call(step, values, self._read, self.shape_of, self.program.dtype)
 
     def _source(self, source: Span | SharedRef | float | int, size: int) -> V:
         if isinstance(source, Span):

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from bound import net_for
 from helpers import require_eager
-from test_rowproduct import loops
+from test_matrices import loops
 from test_walk import both
 from torch import nn
 

@@ -108,3 +108,24 @@ def test_a_concatenation_times_itself() -> None:
 def test_products_with_several_matrices_are_torchs() -> None:
     """The result has a dimension more than that of a product of matrices, or as many as that."""
     require_eager(net_for(Model(Batched(4), 4), INSTANCES), INSTANCES)
+
+
+class Weighed(nn.Module):
+    """A product with a weight, and one of matrices of which each node has its own, one of several."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(size, size) / size)
+
+    def forward(self, m1, m2, v):
+        return m1[:2] @ self.weight, torch.bmm(m1[None], m2[None])
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize(("size", "is_native"), [(128, True), (1024, False)])
+def test_weights_of_many_elements_are_torchs(size: int, is_native: bool) -> None:
+    """Matrices of a node's own are native whatever their size, weights where they have few elements for each row."""
+    net = net_for(Model(Weighed(size), size), INSTANCES)
+    require_eager(net, INSTANCES)
+    products = [v for loop in loops(net) for _, v, _ in loop.stores if v.op == "matmul"]
+    assert bool(products) == is_native
