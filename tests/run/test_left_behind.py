@@ -342,6 +342,8 @@ class Told(nn.Module):
         self.length, self.shape = len(rows), tuple(rows.shape)
         self.before, self.whole = self.length - 1, rows.shape; self.double = 2 * self.before  # fmt: skip  # noqa: E702
         self.ends = [bool(i % 2) for i in range(self.length)]
+        self.texts = {"length": self.length, "of": {"last": str(self.length - 1)}}
+        self.given = {"rows": rows, "first": [rows[0]]}
         if self.length > 4:
             self.longest = "long"
         return torch.tanh(self.step(rows)).sum(0)
@@ -369,8 +371,9 @@ def test_plain_attributes_of_the_model(kind: type[Told], rows: bool) -> None:
     captured = [net.capture(rows) for rows in instances]
 
     def told(of: Told) -> dict[str, Any]:
-        names = [name for name in vars(of) if name[0] != "_" and name not in ("calls", "training")]
-        return {name: (type(vars(of)[name]), vars(of)[name]) for name in names}
+        names = [name for name in vars(of) if name[0] != "_" and name not in ("calls", "training", "given")]
+        given = [getattr(of, "given", {})[key] for key in ("rows", "first") if hasattr(of, "given")]
+        return {name: (type(vars(of)[name]), vars(of)[name]) for name in names} | {"given": repr(given)}
 
     with torch.no_grad():
         for batch in (slice(0, 2), slice(0, 3), slice(1, 6), slice(0, 5), slice(2, 4)):

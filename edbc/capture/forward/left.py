@@ -13,8 +13,8 @@ Definitions.
     that are found, until their mini-batch has run.
 
 An attribute of the model is kept on the copy of the model that records. Once the mini-batch has run, the user's model
-has it too, unless it is an object with parameters or modules in it: these are the copy's. Plain values (`self.n =
-len(xs)`) it has at once.
+has it too, unless it is an object with parameters or modules in it: these are the copy's. Plain values and
+tensors that no operation has made (`self.n = len(xs)`, `self.given = xs`) it has at once.
 
 A captured instance (`capture.captured`) is no part of the caller's objects: what forward keeps on the instance it lets
 go, and what it assigns to attributes of the model comes with its results (`Assigned`).
@@ -201,12 +201,13 @@ class Search:
                 _end(item)
 
     def bring_plain(self, attributes: Iterable[Attribute]) -> None:
-        """Let a captured instance hold plain values that its forward assigns."""
+        """Let a captured instance hold plain values that its forward assigns, and tensors of its own."""
         brought = {attribute[:2] for attribute in self.attributes}
         for attribute in attributes:
             if attribute[:2] not in brought:
                 self.recorder.tracer.note_assigned(attribute.path, attribute.name)
                 self.attributes.append(attribute)
+                self._bring(attribute.module.__dict__[attribute.name])
 
     def _bring(self, nest: Any) -> None:
         """Let a captured instance hold what its forward keeps that no operation has made: tensors, and what is computed
@@ -328,8 +329,8 @@ def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]
 
 
 def _plain_assigned(shadow: nn.Module, recorder: Recorder) -> list[Attribute]:
-    """The attributes that forward assigns before it reads them, and that have plain values now. What it reads first is
-    a cache, or counts how often forward was recorded. Of modules that forward has made there are none, and code that is
+    """The attributes that forward assigns before it reads them, and that have plain values or tensors of the instance's
+    now. What it reads first is a cache, or counts how often forward was recorded. Of modules that forward has made there are none, and code that is
     promised (`edbc.closed`) leaves nothing behind."""
     tracer, found = recorder.tracer, []
     for path, name in tracer.written:
@@ -338,9 +339,16 @@ def _plain_assigned(shadow: nn.Module, recorder: Recorder) -> list[Attribute]:
             if any(is_closed(module_at(tracer.model, ".".join(parts[:n]))) for n in range(len(parts) + 1)):
                 continue
             pair = module_at(shadow, path), module_at(tracer.model, path)
-            if name not in tracer.closed.caches and is_plain(vars(pair[0]).get(name, recorder)):
+            if name not in tracer.closed.caches and _is_told(vars(pair[0]).get(name, recorder)):
                 found.append(Attribute(path, *pair, name))
     return found
+
+
+def _is_told(item: Any) -> bool:
+    """Whether something is plain, a tensor that no operation has made, or lists, tuples and dicts of such."""
+    if type(item) is dict or isinstance(item, list | tuple):
+        return all(map(_is_told, item.values() if type(item) is dict else item))
+    return is_plain(item) or type(item) is torch.Tensor
 
 
 def recorded(
