@@ -365,7 +365,7 @@ def _recurrent(call: Callable[..., Any], template: Any, seen: Tensors, shared: S
     """Of one sequence, `(length, 1, size)`, and its first states: `(n, length, 1, size)` is `(length, n, size)`; of
     `(1, length, size)`, which is `(n, length, size)`."""
     args, kwargs = template
-    if kwargs or len(args) != 9 or args[5] or type(args[0]) is not Hole:
+    if kwargs or len(args) != 9 or (args[5] and args[6]) or type(args[0]) is not Hole:  # dropout, in training
         raise _NoFormError
     first = args[0].index if args[8] else None
     if any(x.ndim != 4 or x.shape[1 if number == first else 2] != 1 for number, x in enumerate(seen)):
