@@ -18,8 +18,8 @@ What a copy calls instead:
 (7) of `int` and `operator.index`: what does not wait for a recorded integer (`standins.unread`);
 (8) of `len`, `torch.arange`, `pack_padded_sequence`, `math.sqrt` and `math.log`, where sizes are symbols: what leaves
     the size of rows one (`ragged.symbols`);
-(9) of `torch.Tensor(n, m)`, `torch.LongTensor(n, m)` and their like, which no override reaches, and of `torch.empty`:
-    zeros, as what memory holds by chance is no graph that comes twice;
+(9) of `torch.Tensor(n, m)`, `torch.LongTensor(h.size())` and their like, which no override reaches, and of
+    `torch.empty`: zeros, as what memory holds by chance is no graph that comes twice;
 (10) of `torch.sparse.FloatTensor`, `torch.sparse_coo_tensor` and their like: of descriptions their tensors;
 (11) of `super`: one whose methods are copies;
 (12) of `torch.LongTensor(numbers)`: what (4) makes;
@@ -44,6 +44,7 @@ from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -51,7 +52,7 @@ from torch.overrides import TorchFunctionMode
 
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
 from edbc.capture.ragged.masks import of_sizes
-from edbc.capture.ragged.symbols import Amount, Index, Listed, Mask, Range, Size, amount
+from edbc.capture.ragged.symbols import Amount, Index, Listed, Mask, Range, Shape, Size, amount
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.draws import made_of_sizes
@@ -411,8 +412,9 @@ def _of_sizes(kind: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
     zeros, constructor = _of_maker(torch.zeros), _of_constructor(torch.tensor)
 
     def make(*args: Any, **kwargs: Any) -> Any:
-        if args and not kwargs and all(type(size) is int for size in args):
-            return zeros(*args, dtype=dtype)
+        sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size | Shape) else args
+        if args and not kwargs and all(isinstance(size, int | np.integer) for size in sizes):
+            return zeros(tuple(sizes), dtype=dtype)
         is_of_numbers = (
             len(args) == 1 and not kwargs and (type(args[0]) in (list, Listed) or isinstance(args[0], Symbol))
         )

@@ -330,8 +330,8 @@ def _plain_attributes(shadow: nn.Module) -> Iterator[tuple[str, nn.Module, str]]
 
 def _plain_assigned(shadow: nn.Module, recorder: Recorder) -> list[Attribute]:
     """The attributes that forward assigns before it reads them, and that have plain values or tensors of the instance's
-    now. What it reads first is a cache, or counts how often forward was recorded. Of modules that forward has made there are none, and code that is
-    promised (`edbc.closed`) leaves nothing behind."""
+    now. What it reads first is a cache, or counts how often forward was recorded. Of modules that forward has made
+    there are none, and code that is promised (`edbc.closed`) leaves nothing behind."""
     tracer, found = recorder.tracer, []
     for path, name in tracer.written:
         with suppress(KeyError, AttributeError):

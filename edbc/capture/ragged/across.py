@@ -251,6 +251,8 @@ def _changed(call: Call, target: Any) -> Any:
     name = call.name
     if call.kwargs.get("inplace") is True:
         return call.rec.function(call.func, call.args, {**call.kwargs, "inplace": False})
+    if name == "zero_" and type(target) is Ragged and target.refs.start in call.rec.zeros:  # torch.Tensor(n, 6).zero_()
+        return target
     function: Any = _OPERATORS.get(name) or getattr(torch.Tensor, name.removesuffix("_"), None)
     if function is None or not (name in _OPERATORS or name.endswith("_")) or name in ("zero_", "fill_", "copy_"):
         raise NotRagged

@@ -37,6 +37,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep
@@ -535,7 +536,7 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         like = sizes[at].like if sizes and type(sizes[at]) is Size else None
         if like is not None:
             args = ((*sizes[:at], sizes[at].value, *sizes[at + 1 :]), *given)
-    args = tuple([tuple(item) if type(item) is list else item for item in args])
+    args = tuple([item if type(item) is int else _as_python(item) for item in args])
     kwargs = {name: value for name, value in kwargs.items() if not _is_default(name, value)}
     fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
     key = (func, args, fills, torch.get_default_dtype(), rec.shows is None, *kwargs.items())
@@ -553,6 +554,13 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if like is not None or (rec.ragged and _is_of_changing_rows(rec, known)):
         return rec.rows_described(known, like, at)
     return _made(rec, known)
+
+
+def _as_python(item: Any) -> Any:
+    """A size with NumPy's integers as Python's, as torch takes them."""
+    if type(item) is list or type(item) is tuple:
+        return tuple([x if type(x) is int else _as_python(x) for x in item])
+    return int(item) if isinstance(item, np.integer) else item
 
 
 def sized(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gradients import require_equal_gradients
@@ -30,6 +31,31 @@ class OldRNN(nn.Module):
             h = self.cell(self.words(torch.tensor([word])), h)
         halves = h.new_empty(SIZE).fill_(0.5)
         return h * halves + h.data.sum(), h.new([1.0, 2.0]) * h[0, 0], h.new(torch.Size([2])).fill_(3.0) + h[0, :2]
+
+
+class OldBuffers(nn.Module):
+    """Filled row by row, of sizes as torch and NumPy say them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(9, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, words: torch.Tensor) -> Any:
+        h, count = self.up(self.words(words)), np.array([len(words)])
+        turned, whole = torch.FloatTensor(h.size()).zero_(), torch.zeros(len(count), max(count), SIZE)
+        batch = torch.Tensor(len(count), count[0], h.size()[1]).zero_()
+        turned[0] = h[-1]
+        whole[0, : count[0]] = h
+        batch[0, -1] = h[0]
+        return (turned + h).sum(0), whole.amax(1), torch.tanh(batch)
+
+
+class OldSum(OldBuffers):
+    """Where words are rows, all of it is kept."""
+
+    def forward(self, words: torch.Tensor) -> Any:
+        h = self.up(self.words(words))
+        return (torch.tanh(h) + torch.Tensor(h.size()).zero_() + torch.Tensor(len(words), SIZE).zero_()).sum(0)
 
 
 class Assigned(nn.Module):
@@ -60,6 +86,23 @@ def test_states_made_as_they_used_to_be() -> None:
     require_parity(model, WORDS)
     model = model.double()
     require_equal_gradients(bound(model, WORDS), WORDS, tolerance=1e-12)
+
+
+def test_buffers_made_as_they_used_to_be() -> None:
+    """Values as in eager, nothing refused, and no books."""
+    net = require_parity(seeded(OldBuffers), [torch.tensor(words) for words in WORDS if words])
+
+    assert not any(recorder.keeps_books for _, recorder in net._idle)
+
+
+def test_zeros_that_are_zeroed_are_rows() -> None:
+    """And forward is kept: it runs for few of many lengths."""
+    model, instances = seeded(OldSum), [torch.arange(n) % 9 for n in (2, 5, 3, 4, 6, 7, 8)]
+    net = bound(model, instances, "auto", rows=True)
+    with torch.no_grad():
+        for found, x in zip(net(instances), instances, strict=True):
+            torch.testing.assert_close(found, model(x))
+    assert max(recorder.kept_forwards for _, recorder in net._idle) == 1
 
 
 @pytest.mark.parametrize(("use", "what"), [(assigns, "'.data' of a tensor was used"), (changes, ".detach()")])

@@ -301,7 +301,8 @@ def test_several_results() -> None:
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(
-    "options", [{}, {"bidirectional": True}, {"num_layers": 2}, {"num_layers": 2, "dropout": 0.5}, {"batch_first": True}]
+    "options",
+    [{}, {"bidirectional": True}, {"num_layers": 2}, {"num_layers": 2, "dropout": 0.5}, {"batch_first": True}],
 )
 def test_recurrent_networks_of_one_sequence(kind: Any, options: dict[str, Any]) -> None:
     """Sequences of one length are the batch of one call, what it hands back and its first states row by row."""
@@ -314,7 +315,17 @@ def test_recurrent_networks_of_one_sequence(kind: Any, options: dict[str, Any]) 
     states = (OTHER, Hole(2)) if kind is nn.LSTM else OTHER
     call = {nn.LSTM: torch.lstm, nn.GRU: torch.gru, nn.RNN: torch.rnn_tanh}[kind]
     template = (
-        (INPUT, states, net._flat_weights, True, net.num_layers, net.dropout, False, net.bidirectional, net.batch_first),
+        (
+            INPUT,
+            states,
+            net._flat_weights,
+            True,
+            net.num_layers,
+            net.dropout,
+            False,
+            net.bidirectional,
+            net.batch_first,
+        ),
         {},
     )
 
