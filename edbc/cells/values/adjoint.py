@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from edbc.base.operations import FORMULAS, derivative
 from edbc.capture.record.table import SharedRef
-from edbc.cells.values.value import LEAVES, V, Values, before_turning, in_order
+from edbc.cells.values.value import LEAVES, V, Values, in_order
 
 Pieces = list[tuple[int, V]]
 """Offsets, and what is to be added there."""
@@ -57,22 +57,13 @@ class _Differentiation:
             if v.op == "load":
                 self.found.operands.setdefault(v.arg[0], []).extend((v.arg[1] + at, d) for at, d in pieces)
             elif v.op == "parameter":
-                self._to_parameter(v.arg[0], v.arg[1], pieces)
+                ref, first = v.arg
+                self.found.parameters.setdefault(ref, []).extend((first + at, d) for at, d in pieces)
             elif v.op == "cat":
                 self._cut(v, pieces)
             elif v.op != "number":
                 self._through(v, added(self.values, pieces, v.size))
         return self.found
-
-    def _to_parameter(self, ref: SharedRef, first: int, pieces: Pieces) -> None:
-        """To the parameter itself, where it is read transposed."""
-        pieces, turned = [(first + at, d) for at, d in pieces], before_turning(ref)
-        if turned is None:
-            self.found.parameters.setdefault(ref, []).extend(pieces)
-        else:
-            ref, first, rows, columns = turned
-            d = added(self.values, pieces, rows * columns)
-            self._to_parameter(ref, first, [(0, self.values.turned(d, columns, rows))])
 
     def _pass(self, to: V, gradient: V, offset: int = 0) -> None:
         """`gradient` belongs to the elements of a value from an offset on."""

@@ -13,9 +13,9 @@ Definitions.
     times as many.
 (4) A reduction sees a value as (outer, n, inner) elements, and spreading is the other way round; of dimensions that are
     not next to each other it is several.
-(5) Matrices multiply node by node. Of weights that have many elements for each row that they multiply, or are turned,
-    products are torch's, with all nodes of a batch at once. (Of a vector and a parameter it is a product of the cell,
-    for a whole batch.)
+(5) Matrices multiply node by node. Products with weights that have many elements for each row that they multiply are
+    torch's, with all nodes of a batch at once. (Of a vector and a parameter it is a product of the cell, for a whole
+    batch.)
 (6) A formula is a function in plain PyTorch (`edbc.cells.values.formulas`), for what torch has no decomposition of, or
     one whose gradients are not eager's.
 (7) The number of an element, which `argmax` and its like give, is a number like any other while it stays in the cell,
@@ -43,14 +43,11 @@ from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.opgraph import NUMBERED, CellOp
 from edbc.cells.program import Call, Span
 from edbc.cells.values.formulas import FORMULAS, MOST_SLICES
-from edbc.cells.values.value import Sizes, V, Values, before_turning, in_order
+from edbc.cells.values.value import Sizes, V, Values, in_order
 
 MOST_WEIGHTS = 1 << 18
 """Definition (5), for each row. A quarter as many take 0.4 to 0.6 times of what they take by torch, with gradients 0.7
 to 0.8; as many 0.65 and 1.2, twice as many 1.6 and 2 (2 to 16 rows of 128 to 1,024 elements, 32 to 2,048 nodes)."""
-MOST_TURNED = 1 << 13
-"""Definition (5), of weights that are turned, as those of `linear` and of convolutions are: each node turns their
-gradients."""
 MOST_RUNS = 128
 """Definition (3)."""
 MOST_PARTS = 512
@@ -487,10 +484,8 @@ def _product(r: _Dispatch, given: Arguments, shape: tuple[int, ...], op: str) ->
 
 def _most_elements(v: V, rows: int) -> float:
     """Of a matrix that multiplies so many rows or columns: definition (5)."""
-    leaves = [u for u in in_order([v]) if u.op in ("load", "parameter")]
-    if any(u.op == "load" for u in leaves):
-        return math.inf
-    return MOST_TURNED if any(before_turning(u.arg[0]) for u in leaves) else MOST_WEIGHTS * rows
+    is_own = any(u.op == "load" for u in in_order([v]))
+    return math.inf if is_own else MOST_WEIGHTS * rows
 
 
 _MOVEMENTS = frozenset(

@@ -247,6 +247,13 @@ def before_turning(ref: SharedRef) -> tuple[SharedRef, int, int, int] | None:
     return ref._replace(views=ref.views[:-1]), offset, rows, columns
 
 
+def root_of(ref: SharedRef) -> SharedRef:
+    """The parameter that a reference is of, which reads it as it stands or transposed."""
+    while (turned := before_turning(ref)) is not None:
+        ref = turned[0]
+    return ref
+
+
 def _borders(v: V) -> set[int]:
     if v.op != "cat":
         return set()

@@ -22,11 +22,12 @@ from edbc.cells.program import Packed, Program
 from edbc.cells.rows.written import Parameters, Tensors
 from edbc.cells.values.adjoint import added, gradients_of
 from edbc.cells.values.read import values_of
-from edbc.cells.values.value import V, Values
+from edbc.cells.values.value import V, Values, root_of
 from edbc.run.cuda.library import TritonKernel
 from edbc.run.cuda.stages import is_known, stages_of_values
 from edbc.run.cuda.tritonsource import branches_of
 from edbc.run.weights.packed import PackedWeights
+from edbc.train.backward.unpack import turned_back
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,7 @@ class StepGradient:
         """Gradients of those that require one, of all rows that the kernel gave but operands' gradients."""
         into, given = _Into(parameters), iter(rows)
         for ref in self.parameters:
-            into.add(ref, next(given).sum(0).view(parameters[ref].shape))
+            into.add(ref, next(given).sum(0))
         for weight in self.products:
             into.add_packed(self.program.weights[weight], next(given), next(given))
         return into.found
@@ -61,14 +62,15 @@ class _Into:
     def _of(self, ref: SharedRef) -> torch.Tensor | None:
         parameter = self.parameters[ref]
         if ref not in self.found and parameter.requires_grad:
-            self.found[ref] = torch.zeros_like(parameter, requires_grad=False)
+            self.found[ref] = torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
         return self.found.get(ref)
 
     def add(self, ref: SharedRef, gradient: torch.Tensor) -> None:
-        """Add to the gradient of a parameter."""
-        whole = self._of(ref)
+        """Add to the gradient of a parameter, of which it may be read transposed."""
+        first, gradient = turned_back(ref, 0, gradient)
+        whole = self._of(root_of(ref))
         if whole is not None:
-            whole += gradient
+            whole.view(-1)[first : first + len(gradient)] += gradient
 
     def add_packed(self, packed: Packed, delta: torch.Tensor, read: torch.Tensor) -> None:
         """Add to the gradients of the blocks of a packed weight, (in, out) = read transposed times delta."""

@@ -44,7 +44,7 @@ from edbc.train.backward.backtables import BLOCK, WEIGHT_BLOCK, TypeTables, prod
 from edbc.train.backward.backwalk import Adjoints, Reversed, Rows, Weights, add_rows, walk_back, weight_products
 from edbc.train.backward.contributions import live_nodes
 from edbc.train.backward.reverse import Reversal, sum_dtype
-from edbc.train.backward.unpack import Part, Range
+from edbc.train.backward.unpack import Part, Range, turned_back
 from edbc.train.dependence import has_gradient
 from edbc.train.externals import constant_gradients, parameter_gradients
 from edbc.train.inputs import Inputs, sources_of
@@ -281,7 +281,9 @@ class NativeReversal(Reversal):
     def _add_part(self, part: Part, packed: torch.Tensor) -> None:
         """Definition (2) of `training.unpack`."""
         parameter = self.parameters[part.ref]
-        piece = _between(packed, part.rows, part.columns)
+        piece, first = _between(packed, part.rows, part.columns), part.of_rows[0]
+        if part.read_as is not None:
+            first, piece = turned_back(part.read_as, first, piece)
         if part.ref not in self.found and part.is_alone and not part.transposed and piece.numel() == parameter.numel():
             self.found[part.ref] = (
                 piece
@@ -291,7 +293,7 @@ class NativeReversal(Reversal):
             return
         whole = self._gradient_of(part.ref)
         if part.of_columns is None:
-            whole.view(-1)[slice(*part.of_rows)] += piece
+            whole.view(-1)[first : first + len(piece)] += piece
         elif part.transposed:
             whole[slice(*part.of_columns), slice(*part.of_rows)] += piece.t()
         else:

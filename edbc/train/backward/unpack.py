@@ -7,6 +7,8 @@ Definitions.
 (2) The first gradient that a parameter gets is a view of the packed one where it is the whole parameter and no other
     part reads the same piece; all others are added. What is added to a view later is added to a piece that no other
     parameter sees.
+(3) A weight that is read transposed (`value.turned_reference`) is a vector of its own, whose gradient is turned once,
+    when all nodes have added theirs: element by element for each node, that took longer than the product.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
+
 from edbc.capture.record.table import SharedRef
 from edbc.cells.program import Packed, Placed
+from edbc.cells.values.value import before_turning, root_of
 from edbc.train.backward.typeadjoint import Adjoint
 
 Range = tuple[int, int]
@@ -36,6 +41,8 @@ class Part:
     of_columns: Range | None
     transposed: bool = False
     is_alone: bool = True
+    read_as: SharedRef | None = None
+    """Of a vector, which may be of the parameter transposed (`value.turned_reference`): `of_rows` are of this."""
 
 
 def parts_of(adjoint: Adjoint) -> tuple[Part, ...]:
@@ -51,9 +58,19 @@ def parts_of(adjoint: Adjoint) -> tuple[Part, ...]:
 def _of_vectors(adjoint: Adjoint) -> Iterator[Part]:
     offset = 0
     for vector in adjoint.vectors:
-        stop = offset + vector.size
-        yield Part(vector.ref, 0, (offset, stop), None, (vector.offset, vector.offset + vector.size), None)
+        stop, of_rows = offset + vector.size, (vector.offset, vector.offset + vector.size)
+        yield Part(root_of(vector.ref), 0, (offset, stop), None, of_rows, None, read_as=vector.ref)
         offset = stop
+
+
+def turned_back(ref: SharedRef, first: int, piece: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """A piece of what a parameter is transposed, from an element on, as one of the parameter itself."""
+    while (turned := before_turning(ref)) is not None:
+        ref, at, rows, columns = turned
+        whole = piece.new_zeros(rows * columns)
+        whole[first : first + len(piece)] = piece
+        first, piece = at, whole.view(columns, rows).t().reshape(-1)
+    return first, piece
 
 
 def _of_blocks(packed: Packed, source: int) -> list[Part]:

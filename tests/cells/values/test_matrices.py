@@ -111,14 +111,15 @@ def test_products_with_several_matrices_are_torchs() -> None:
 
 
 class Weighed(nn.Module):
-    """A product with a weight, and one of matrices of which each node has its own, one of several."""
+    """Products with a weight, also transposed, and one of matrices of which each node has its own, one of several."""
 
     def __init__(self, size: int):
         super().__init__()
         self.weight = nn.Parameter(torch.randn(size, size) / size)
 
     def forward(self, m1, m2, v):
-        return m1[:2] @ self.weight, torch.bmm(m1[None], m2[None])
+        found = nn.functional.linear(m1[:2] @ self.weight, self.weight)
+        return found, torch.bmm(m1[None], m2[None])
 
 
 @pytest.mark.compiled
@@ -129,3 +130,14 @@ def test_weights_of_many_elements_are_torchs(size: int, is_native: bool) -> None
     require_eager(net, INSTANCES)
     products = [v for loop in loops(net) for _, v, _ in loop.stores if v.op == "matmul"]
     assert bool(products) == is_native
+
+
+@pytest.mark.compiled
+def test_gradients_of_weights_that_are_read_in_two_ways() -> None:
+    """As they stand and transposed, and a part of them: one gradient, which is eager's."""
+    model = Model(Weighed(8), 8).double()
+    net = net_for(model, INSTANCES)
+    sum(x.square().sum() for results in net(INSTANCES) for x in results).backward()
+    ours, model.inner.weight.grad = model.inner.weight.grad, None
+    sum(x.square().sum() for instance in INSTANCES for x in model(instance)).backward()
+    torch.testing.assert_close(ours, model.inner.weight.grad)
