@@ -34,7 +34,7 @@ _BEST = {"argmax": 1, "max": 1, "topk": 1, "argmin": -1, "min": -1}
 _COMPARES = frozenset("gt lt ge le eq ne greater less greater_equal less_equal".split())
 _JOINS = {"and": False, "bitwise_and": False, "logical_and": False, "or": True, "bitwise_or": True, "logical_or": True}
 """Functions of two decisions, and what either of them has to be to decide alone."""
-_SIZED = frozenset("narrow expand repeat view reshape".split())
+_SIZED = frozenset("narrow expand repeat view reshape tile pad new_zeros new_ones new_full new_empty roll".split())
 _SAME = frozenset("item view reshape squeeze unsqueeze flatten detach cpu clone to long int".split())
 """A decision passes through them."""
 
@@ -118,6 +118,9 @@ class Replay(TorchFunctionMode):
         is_read = name in rules.READS and rules.looks_at_values(func, name)
         if is_read or name in rules.SHAPED_BY_VALUES or rules.is_mask(name, args):
             args = self._all_given(args)
+        elif name in rules.MAKES_OF_NUMBERS:
+            args = tuple([self._size_given(x, True) for x in args])
+            kwargs = {key: self._size_given(x, True) for key, x in (kwargs or {}).items()}
         elif name in ("getitem", "setitem") or name in _SIZED:
             args = args[0], *[self._size_given(x, name in _SIZED) for x in args[1:]]
         elif name == "_pack_padded_sequence":
@@ -140,8 +143,8 @@ class Replay(TorchFunctionMode):
 
     def _size_given(self, item: Any, is_size: bool) -> Any:
         """Bounds of slices, and tensors of one number where torch takes a size: they are read where they stand."""
-        if type(item) is tuple:
-            return tuple([self._size_given(x, is_size) for x in item])
+        if type(item) is tuple or type(item) is list:
+            return type(item)([self._size_given(x, is_size) for x in item])
         if type(item) is slice:
             return slice(*[self._size_given(x, True) for x in (item.start, item.stop, item.step)])
         return self._given(item) if is_size and isinstance(item, torch.Tensor) and not item.ndim else item

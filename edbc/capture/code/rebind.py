@@ -267,8 +267,7 @@ def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
 @cache
 def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
     """(5): a description, where it may be one."""
-    maker = LIKE.get(func)
-    call = func if maker is None else _of_builtin(func)
+    maker, call = LIKE.get(func), _of_builtin(func)
 
     def make(*args: Any, **kwargs: Any) -> Any:
         given = (args, kwargs) if maker is None else sized(args, kwargs)
@@ -383,10 +382,10 @@ def _length(item: Any) -> Any:
     return item.shape[0] if (kind is Ragged or issubclass(kind, Index | Worked)) and item.rec.symbolic else len(item)
 
 
-def _range(*args: Any, dtype: torch.dtype = torch.int64, device: Any = None, **rest: Any) -> Any:
+def _range(*args: Any, dtype: torch.dtype | None = None, device: Any = None, **rest: Any) -> Any:
     """(8), from 0 on."""
     count = args[-1] if args else None
-    is_plain = args[:-1] in ((), (0,)) and dtype is torch.int64 and not rest
+    is_plain = args[:-1] in ((), (0,)) and dtype in (None, torch.int64) and not rest
     if (
         type(count) is Size
         and count.rec.symbolic

@@ -70,6 +70,7 @@ from edbc.capture.record.special import (
     filled,
     is_view,
     lazy_stack,
+    made_of_numbers,
     num_steps,
     of_many,
     read_function,
@@ -1540,6 +1541,8 @@ class Recorder:
             return change_in_place(self, func, name, args, kwargs, key)
         if self.reading is not None and name in rules.READS and rules.looks_at_values(func, name):
             return read_function(func, args, kwargs)
+        if name in rules.MAKES_OF_NUMBERS:
+            return made_of_numbers(self, func, name, args, kwargs)
         refuse_what_cannot_be_batched(self, func, name, args, kwargs)
         if rules.is_mask(name, args):
             return by_values(self, func, name, args, kwargs)

@@ -24,6 +24,7 @@ from edbc.capture.semantics.autocast import Under, state_text
 from edbc.capture.semantics.customfunctions import refuse_namesake
 from edbc.capture.semantics.shapes import filled_by, flat, pick, repeated, replace_first, take_views
 from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.made import MAKERS, described
 from edbc.capture.standins.nests import inside, mapped
 from edbc.capture.standins.standin import LOOK_REMEDY, Lazy, Rows, Shared, Slot, Symbol, Value, refuse
 
@@ -123,6 +124,16 @@ def _shown(value: Symbol, index: Any) -> Any:
 def read_function(func: Any, args: Any, kwargs: Any) -> Any:
     """What a torch function tells of values (`torch.equal`), given the tensors that stand-ins stand for."""
     return func(*_read(args), **_read(kwargs))
+
+
+def made_of_numbers(rec: Recorder, func: Any, name: str, args: Any, kwargs: Any) -> Any:
+    """What a function makes of numbers in tensors (`torch.arange(begins[i], ends[i])`, `torch.zeros(count, 6)`)."""
+    if rec.reading is None:
+        refuse_look(name)
+    args, kwargs = _read(args), _read(kwargs)
+    numbers = mapped(lambda each: each.item() if type(each) is torch.Tensor and not each.ndim else each, args)
+    made = described(func, numbers, kwargs) if func in MAKERS else None
+    return func(*args, **kwargs) if made is None else made
 
 
 def _is_whole(symbol: Symbol) -> bool:

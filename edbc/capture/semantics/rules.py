@@ -42,6 +42,9 @@ READS = frozenset(
 """They need values and give no tensor: numbers, or nothing. What makes a shape that depends on values is told by torch
 (`edbc.capture.semantics.randomness`)."""
 
+MAKES_OF_NUMBERS = frozenset("arange zeros ones empty eye full linspace logspace".split())
+"""They read the numbers of tensors that they are given, and no gradient reaches these."""
+
 SHAPED_BY_VALUES = frozenset(
     "nonzero argwhere where masked_select unique unique_consecutive _unique _unique2 bincount one_hot "
     "repeat_interleave".split()

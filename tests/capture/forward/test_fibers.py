@@ -1655,3 +1655,47 @@ def cut_where_it_says(net: Reading, words: list[int]) -> Any:
 def test_sizes_that_torch_reads_are_reads_of_a_replay() -> None:
     """Bounds of slices and counts, of which Python hears nothing in eager."""
     require_parity(bound(model_of(cut_where_it_says), some(6)), some(12, seed=1))
+
+
+def made_where_it_says(net: Reading, words: list[int]) -> Any:
+    h = net.encode(words)
+    count, limit = net.out(h).argmax() % 3 + 1, net.out(h).amax().detach().abs() + 1.5
+    places = torch.arange(count), torch.arange(0, 2 * count, count), torch.arange(0.0, limit, 0.5)
+    return *places, h.new_zeros(count), h.tile((count,)), F.pad(h, (0, count)), torch.linspace(h[0], h[1], 4) + h.sum()
+
+
+def test_makers_read_the_numbers_that_they_are_given() -> None:
+    """No gradient reaches these, and a replay reads them too."""
+    model = model_of(made_where_it_says)
+    net = bound(model, some(6))
+    require_parity(net, some(12, seed=1))
+    slopes = []
+    for results in (net(some(5, seed=2)), [model(words) for words in some(5, seed=2)]):
+        model.zero_grad()
+        sum(item.sum() for result in results for item in result if item.requires_grad).backward()
+        slopes.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    assert all(map(torch.allclose, *slopes, [1e-4] * len(slopes[0]), [1e-5] * len(slopes[0])))
+
+
+class FactsOfEntities(nn.Module):
+    """A table of ranges says which facts a word has; buffers are as long as a computed number says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts, self.out = nn.Embedding(60, SIZE), nn.Linear(SIZE, SIZE)
+        self.ranges = torch.tensor([[2 * i, 2 * i + 1 + i % 2] for i in range(29)])
+
+    def forward(self, words: list[int]) -> Any:
+        h = torch.zeros(SIZE)
+        for word in words[:3]:
+            facts = torch.arange(self.ranges[word % 29, 0], self.ranges[word % 29, 1])
+            h = torch.tanh(self.out(h) + self.facts(facts).sum(0))
+        count = h.argmax() % 3 + 1
+        buffer = torch.zeros(count, 2)
+        buffer[0] = h[:2]
+        return buffer, torch.ones((count, 2)), torch.eye(count), torch.full((2, count), 0.5)
+
+
+def test_makers_in_methods_read_once() -> None:
+    """As torch does, which asks a tensor for its number; ranges of a table are told from it."""
+    require_parity(bound(seeded(FactsOfEntities), some(6)), some(12, seed=1))

@@ -39,6 +39,8 @@ KEPT = {
     "grids of rows": f"{I}a, b = torch.meshgrid(i, i, indexing='ij')\n"
     "        return self.pair(torch.cat([h[a], h[b]], -1)).mean((0, 1))",
     "combinations": f"{I}c = torch.combinations(i, 2)\n        return (h[c[:, 0]] * h[c[:, 1]]).sum(0)",
+    "ranges of floating numbers": "i = torch.arange(0.0, 2.5)\n"
+    "        return h.sum(0) * i.sum() + (torch.arange(0.0, 2.0, 0.5) / 2).sum() + torch.arange(3.0).mean()",
     "halves": "return h[:n // 2].sum(0) - 2 * h[n // 2:].mean(0)",
     "thirds": "return h[n // 3: 2 * n // 3 + 1].sum(0)",
     "the middle": "return h[n // 2] + h[(n - 1) // 2] * g[-(m // 2)]",
