@@ -8,8 +8,9 @@ Kept are calls all of whose operands are their arguments, numbers, constants, ra
 other. Closed code that asks for a size (`len(h)`, `h.shape`) may do anything with it: it is kept for these sizes alone,
 and so it is for sizes beyond the bounds that its comparisons gave (`ragged.symbols`). Sizes that had to be equal, and
 indices that had to be below a size, are told by the program, and compared at every call; where they are not, the call
-runs as it is written, and fails as eager does. Where there is one row or none of anything whose number differs between
-instances, nothing is kept, as broadcasting and reductions treat them in their own way (`TooFew`).
+runs as it is written, and fails as eager does. As broadcasting and reductions treat one row and none in their own way,
+a call with one row of something is kept for one row of it, and nothing where there is none, or where one follows that
+may be more in another call (`TooFew`). What comes twice among the arguments does so whenever the call comes again.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from edbc.capture.ragged.value import All, Drawn, NotRagged, Ragged
 from edbc.capture.ragged.whole.function import renumbered
 from edbc.capture.ragged.whole.recipes import MOST_KNOWN, Claim, Claims, Recipe, WorkedOut, worked_out
 from edbc.capture.record.functionalise import MustKeepBooks
-from edbc.capture.standins.lazy import Stack
+from edbc.capture.standins.lazy import Indices, Stack
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.nests import inside
 from edbc.capture.standins.standin import PLAIN, Shared, Slot, Symbol, Value, value_of
@@ -79,13 +80,20 @@ class Given(NamedTuple):
     rows: list[Ragged]
     values: list[int]
     indices: list[Numbers]
+    every: Sequence[Ragged] = ()
+    """The rows, and those that are the same as some of them, in the order of the arguments."""
+
+    @classmethod
+    def none(cls) -> Given:
+        """For `is_keyed` to append to."""
+        return cls([], [], [], [])
 
     def are_distinct(self) -> bool:
         """Whether each can be told by its refs from the others."""
         refs = [row.refs for row in self.rows]
-        starts = [r.start for r in refs]
+        starts, one = [r.start for r in refs], [r.start for r in refs if len(r) == 1]
         offsets = [numbers.offset for numbers in self.indices]
-        return all(len(set(of)) == len(of) for of in (starts, self.values, offsets))
+        return all(len(set(of)) == len(of) for of in (starts, self.values + one, offsets))
 
     def sizes(self) -> tuple[int, ...]:
         """How many rows and indices there are."""
@@ -206,6 +214,15 @@ class Many(NamedTuple):
     source: int
 
 
+class Which(NamedTuple):
+    """Place of what says which of some rows are the largest or smallest (`standins.lazy.Indices`)."""
+
+    rows: Rows
+    name: str
+    dim: int
+    keepdim: bool
+
+
 class Form(NamedTuple):
     """What a call returns whose tensors are single values and stacks of rows, each where One or Rows says."""
 
@@ -313,7 +330,10 @@ class KeptCall(NamedTuple):
 
 def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[int]) -> Any:
     def value(place: Any) -> Any:
-        source, kind = place.source, type(place)
+        kind = type(place)
+        if kind is Which:
+            return Indices(value(place.rows), *place[1:])
+        source = place.source
         if source >= 0:
             refs = results[source]
         else:
@@ -333,7 +353,7 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[i
 def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
     """A result with what a function gives for each place in it."""
     kind = type(item)
-    if kind is Rows or kind is One or kind is Many:
+    if kind is Rows or kind is One or kind is Many or kind is Which:
         return value(item)
     return inside(lambda part: _placed(part, value), item)
 
@@ -341,7 +361,7 @@ def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
 def _form(program: Program, result: Any) -> Form:
     """See `KeptCall.form`."""
     every: list[Any] = []
-    _placed(result, every.append)
+    _placed(result, lambda place: every.append(place.rows if type(place) is Which else place))
     placed = [place for place in every if type(place) is not Many]
     count_of = [_count_of(program, place) for place in placed + [place for place in every if type(place) is Many]]
     nests: Kept[tuple[int, ...], Any] = Kept(MOST_NESTS)
@@ -371,13 +391,30 @@ def _count_of(program: Program, place: Rows | One | Many) -> Count:
     return program.counts[place.source] if place.source >= 0 else -1 - place.source
 
 
+SAME = "same"
+"""Of a call's key: rows that are those of an earlier argument, whose number follows."""
+
+
+def number_of_same(rows: Sequence[Ragged], item: Ragged) -> int:
+    """Which of the rows an argument is, by another name or not; -1 for none."""
+    for number, row in enumerate(rows):
+        if row.refs == item.refs and row.row is item.row and row.at == item.at:
+            return number
+    return -1
+
+
 def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given) -> bool:
     """Append what tells a call from others; False for calls that have no key, or none whose result lasts."""
     for item in items:
         kind = type(item)
         if kind is Ragged:
+            given.every.append(item)  # type: ignore[attr-defined]
+            same = number_of_same(given.rows, item)
+            if same >= 0:
+                parts += SAME, same
+                continue
             given.rows.append(item)
-            parts += Ragged, item.row, item.at, item.refs.start in rec.zeros
+            parts += Ragged, item.row, item.at, item.refs.start in rec.zeros, len(item.refs) == 1
         elif kind is Value:
             given.values.append(item.ref)
             parts.append(item.slot)
@@ -426,7 +463,7 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -
 def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
                kwargs: dict[str, Any]) -> Any:  # fmt: skip
     """A call of closed code with ragged arguments, as one run where it is known."""
-    given = Given([], [], [])
+    given = Given.none()
     parts: list[Any] = [KeptCall, path, module.training]
     args = tuple([x.materialise() if type(x) is Stack and len(x.items) == 1 else x for x in args])
     told, tells_lengths = _told(rec, args)
@@ -438,16 +475,16 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     if type(known) is KeptCall:
         found = known.again(rec, given)
         if found is not NotImplemented:
-            return shared(found, given.rows)
+            return shared(found, given.every)
         by_sizes = True
     if by_sizes:
         known = rec.functions.get((key, given.sizes()))
     if by_sizes and type(known) is KeptCall:
         found = known.again(rec, given)
-        return function(module, *args) if found is NotImplemented else shared(found, given.rows)
+        return function(module, *args) if found is NotImplemented else shared(found, given.every)
     if known is NOT_KEPT or not may_keep(given):
         return function(module, *args)
-    rows, indices = iter(given.rows), iter(given.indices)
+    rows, indices = iter(given.every), iter(given.indices)
     own = (t.shown(rec, args) if type(t) is Uniform else x for x, t in zip(args, told, strict=True))
     shown = tuple(x if type(t) is str or type(t) is Uniform else _symbolic(rec, x, rows, indices)
                   for x, t in zip(own, told, strict=True))  # fmt: skip
@@ -455,16 +492,21 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
 
 
+NO_ROWS = "no rows"
+"""Of a call that is recorded as a node."""
+
+
 def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                   by_count: bool = False) -> Any:  # fmt: skip
     """A call that is kept, of rows, values, numbers, tensors of the instance's, and lists of what has a key, where
-    nobody looks; NotImplemented for others. `parts` are what its key begins with; numbers of rows are part of it
-    `by_count`.
+    nobody looks; NotImplemented for others, NO_ROWS for one of values, parameters and numbers alone. `parts` are what
+    its key begins with; numbers of rows are part of it `by_count`.
 
     Most calls of forwards that are not kept whole are such. The key is that of `is_keyed`, and what follows is
     `KeptCall.again`, both in one: calling these takes 1.2 to 1.5 microseconds more, of 2 to 4."""
     if rec.looks or rec.symbolic or rec.keeping or rec.shows is not None or rec.books is not None or not rec.flows:
         return NotImplemented
+    rows: list[Ragged] = []
     flat: list[int] = []
     values: list[int] = []
     indices: list[Numbers] = []
@@ -481,20 +523,26 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
             item = adopted(rec, item)
             kind = type(item)
         if kind is Ragged:
+            if rows and (same := number_of_same(rows, item)) >= 0:
+                parts += SAME, same
+                continue
+            rows.append(item)
             refs = item.refs
-            parts += Ragged, item.row, item.at, refs.start in rec.zeros
+            parts += Ragged, item.row, item.at, refs.start in rec.zeros, len(refs) == 1
             flat += refs.start, refs.step, len(refs)
         elif kind is Value:
             parts.append(item.slot)
             values += item.ref, 0, 1
+        elif kind is Shared:
+            parts.append(item.key)
         elif kind in PLAIN or (kind is float and item and item == item):
             parts += kind, item
         elif kind is list or kind is tuple:
             parts += kind, len(item)
-            held = Given([], [], [])
+            begin, held = len(rows), Given(rows, [], [], [])
             if not is_keyed(rec, item, parts, held):
                 return NotImplemented
-            for row in held.rows:
+            for row in rows[begin:]:
                 flat += row.refs.start, row.refs.step, len(row.refs)
             for ref in held.values:
                 values += ref, 0, 1
@@ -502,7 +550,7 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
         else:
             return NotImplemented
     if not flat:  # which is recorded as a node
-        return NotImplemented
+        return NotImplemented if indices else NO_ROWS
     for name, item in kwargs.items():
         if type(item) not in PLAIN:
             return NotImplemented
@@ -612,8 +660,9 @@ def can_keep(rec: Recorder) -> bool:
 
 
 def may_keep(given: Given) -> bool:
-    """Whether what a call with these arguments records may be kept."""
-    return all(size > 1 for size in given.sizes()) and given.are_distinct()
+    """Whether what a call with these arguments records may be kept: with one row of an argument for one row of it."""
+    has_rows = all(row.refs for row in given.rows) and all(numbers.size > 1 for numbers in given.indices)
+    return has_rows and given.are_distinct()
 
 
 def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: bool, given: Given,
@@ -630,7 +679,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
     rec.kept_wholes = []
     rec.asked_size, rec.counted, rec.num_amounts = False, False, 0
     rec.equal_sizes, rec.within, rec.apart, rec.claims = [], [], [], []
-    result, own = None, [row for row in given.rows if row.is_own]
+    result, own = None, [row for row in given.every or given.rows if row.is_own]
     shared(None, own)  # what is kept changes no argument
     try:
         result = asked(function(shown))
@@ -727,7 +776,7 @@ class _Keeping:
                 self.indices[first] = -1 - k
             elif step:
                 self.rows[first, step, count] = -1 - k
-            else:
+            if step == 0 or (count == 1 and step != INDICES):
                 self.values[first] = -1 - k
         self.extras: list[Extra] = []
         self.held = [*given.indices]
@@ -741,7 +790,7 @@ class _Keeping:
         self.zeros: set[int] = set()
         self.sizes: list[int] = triples[2::3]
         """Of the arguments; those that are more in other calls are `more` there."""
-        self.more = [size if 0 <= k - len(given.rows) < len(given.values) else size + 7
+        self.more = [size if 0 <= k - len(given.rows) < len(given.values) or size == 1 else size + 7
                      for k, size in enumerate(self.sizes)]  # fmt: skip
         self.has_own = True
         """Whether indices that are no arguments are what every such call has."""
@@ -1002,6 +1051,8 @@ class _Keeping:
             if register is None:
                 raise CannotKeep
             return One(self.result(register), item.slot)
+        if kind is Indices and type(item.of) is Ragged:
+            return Which(self.placed(item.of), item.name, *item.arguments)
         if kind is Size:
             register = self.sized(item.like)
             return Many(register if register < 0 else self.result(register))

@@ -16,7 +16,7 @@ from edbc.capture.ragged.program import ALIAS, JOIN, Triple
 from edbc.capture.ragged.value import All, Ragged, each_row, filled, one_step
 from edbc.capture.record.excerpts import OFFSET, excerpt_entry
 from edbc.capture.standins.made import Description, Made
-from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of
+from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, class_of, value_of
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -150,9 +150,25 @@ def rows_of(rec: Recorder, tensor: Any, dim: int) -> Ragged:
         rows = [moved.lookup(i) for i in range(moved.shape[0])]
         rec.lookups[rows[0].ref] = All(partial(rows_of, tensor=moved, dim=0), len(rows)), None
         return Ragged(rec, range(rows[0].ref, rows[0].ref - len(rows), -1), rows[0].slot, dim)
-    if moved.slot.views:
-        moved = as_own(rec, moved)
-    return excerpts_of_rows(rec, moved).like_at(dim)
+    if moved.shape[0] == 1:
+        value = _bare(rec, moved.squeeze(0))
+        return Ragged(rec, range(value.ref, value.ref + 1), value.slot, dim)
+    return excerpts_of_rows(rec, _bare(rec, moved)).like_at(dim)
+
+
+def repeated_row(rec: Recorder, item: Any, dim: int) -> Value | None:
+    """The value that is each slice of another along a dimension (`h.expand(n, -1)`); None where it is none."""
+    if type(item) is not Value or not item.slot.views or not item.slot.is_repeated(dim):
+        return None
+    return value_of(rec, item.ref, rec.table.slot(item.slot.base))
+
+
+def _bare(rec: Recorder, value: Value) -> Any:
+    """A value without views: the one that is seen, where views show it as it is, or one of its own."""
+    slot = value.slot
+    if slot.views and slot.keeps_order and slot.base.shape == slot.shape:
+        return value_of(rec, value.ref, rec.table.slot(slot.base))
+    return as_own(rec, value) if slot.views else value
 
 
 def constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equal: bool = True) -> Ragged:

@@ -24,9 +24,16 @@ from torch.nn import functional
 
 from edbc.capture.ragged import across, products, views
 from edbc.capture.ragged.call import Call, Rule
-from edbc.capture.ragged.kept import NOT_KEPT, Given, KeptCall, again_at_once, is_keyed, keep, may_keep, shared
+from edbc.capture.ragged.kept import NO_ROWS, NOT_KEPT, Given, KeptCall, again_at_once, is_keyed, keep, may_keep, shared
 from edbc.capture.ragged.masks import call_of_masks
-from edbc.capture.ragged.rows import adopted, excerpts_of_rows, is_tensor, rows_described, rows_of
+from edbc.capture.ragged.rows import (
+    adopted,
+    excerpts_of_rows,
+    is_tensor,
+    repeated_row,
+    rows_described,
+    rows_of,
+)
 from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
@@ -56,15 +63,17 @@ def elementwise(call: Call) -> Any:
     if len(sizes) > 1:
         return NotImplemented
     count = sizes.pop() if sizes else 1
+    beside = next((t for t in tensors if type(t) is Ragged and len(t.refs) == count), None)
 
     def row_of(item: Any) -> Any:
         if type(item) is Ragged:
-            return item.repeated(count)
+            return item.repeated(count, beside)
         if not is_tensor(item) or item.ndim < place:
             return item
         if item.shape[-place] == 1:
             return item.squeeze(-place)
-        return rows_of(call.rec, item, item.ndim - place)
+        row = repeated_row(call.rec, item, item.ndim - place)
+        return rows_of(call.rec, item, item.ndim - place) if row is None else row
 
     args, kwargs = [row_of(a) for a in call.args], {k: row_of(v) for k, v in call.kwargs.items()}
     return call.of_rows(args, kwargs, max(t.ndim for t in tensors) - place)
@@ -310,11 +319,11 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
 
 
 def function_at_once(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`ragged_call` of a call that is `again_at_once`; NotImplemented for others."""
+    """`ragged_call` of a call that is `again_at_once`; NotImplemented for others, NO_ROWS for one without rows."""
     known = _known_at_once(func)
     found = NotImplemented if known is None else again_at_once(rec, [Ragged, func], args, kwargs, known.by_count)
-    if known is None or found is NotImplemented:
-        return NotImplemented
+    if known is None or found is NotImplemented or found is NO_ROWS:
+        return found
     is_new, takes, _ = known
     if not is_new and not (takes and not rules.is_constant_index(args[1])):
         return shared(found, args)
@@ -377,7 +386,7 @@ def _known_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
         spread = views.spread(rec, rules.name_of(func), args)
         if spread is not NotImplemented:
             return spread
-    key, known, given = None, None, Given([], [], [])
+    key, known, given = None, None, Given.none()
     # in a call that is being kept a rule says what it asks
     if not rec.keeping and (rec.books is None or rules.name_of(func) not in rules.VIEWS | rules.CASTS):
         parts: list[Any] = [Ragged, func]

@@ -181,6 +181,8 @@ class Drawn(NamedTuple):
 
 _DIRECT = frozenset((int, slice, list, torch.Tensor))
 _INTEGERS = {int}
+_ROWS = frozenset((int, slice))
+_ALL = slice(None)
 
 
 class Ragged(Lazy):
@@ -241,6 +243,9 @@ class Ragged(Lazy):
 
     def __getitem__(self, index: Any) -> Any:
         rec, kind = self.rec, type(index)
+        if kind is tuple and self._is_split(index):
+            rest = index[1:] if type(index[0]) is int else (_ALL, *index[1:])
+            return self[index[0]][rest]
         if kind in _DIRECT and self.at == 0 and rec.books is None and rec.flows:
             if kind is int:
                 return self.value(index)
@@ -254,6 +259,13 @@ class Ragged(Lazy):
                 taken.is_own = True
                 return taken
         return Lazy.__getitem__(self, index)
+
+    def _is_split(self, index: tuple[Any, ...]) -> bool:
+        """Whether an index says which rows, and then the same of each: what a call is known by tells the latter."""
+        is_plain = self.at == 0 and len(index) > 1 and not self.rec.keeping and self.rec.books is None
+        if not is_plain or type(index[0]) not in _ROWS or index[0] == _ALL:
+            return False
+        return all(type(item) in _ROWS for item in index[1:])
 
     def _numbers(self, index: Any) -> Any:
         """The rows of a list of integers, of a vector of them, or of a mask; None for other indices."""
@@ -326,9 +338,10 @@ class Ragged(Lazy):
         """The same rows along another dimension."""
         return self if at == self.at else self.like(self.refs, at)
 
-    def repeated(self, count: int) -> Ragged:
-        """The one row `count` times, as broadcasting does."""
-        return self.like(filled(self.rec, self.refs[0], count)) if len(self.refs) == 1 != count else self
+    def repeated(self, count: int, like: Ragged | None = None) -> Ragged:
+        """The one row `count` times, as broadcasting does: as often as there are rows that it stands beside, if any."""
+        times = None if like is None else triple(like.refs)
+        return self.like(filled(self.rec, self.refs[0], count, times)) if len(self.refs) == 1 != count else self
 
     def tiled(self, values: Triple, each: bool) -> Ragged:
         """The rows as often as there are values, one time behind the other or `each` so often: rows by pairs."""

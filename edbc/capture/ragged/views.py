@@ -15,12 +15,12 @@ import torch
 
 from edbc.capture.ragged.call import Call, Rule
 from edbc.capture.ragged.program import JOIN, triple
-from edbc.capture.ragged.rows import is_tensor, of_one_slot, rows_at, rows_of
+from edbc.capture.ragged.rows import is_tensor, of_one_slot, repeated_row, rows_at, rows_of
 from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.ragged.whole import pairs
 from edbc.capture.semantics import sequences
-from edbc.capture.standins.standin import Symbol
+from edbc.capture.standins.standin import Symbol, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -393,8 +393,15 @@ def joined(call: Call) -> Any:
     if any(p.shape[first.at] != len(first.refs) for p in parts):
         return NotImplemented
     place, at = dim - (dim > first.at), first.at + (not is_cat and dim <= first.at)
-    function, rows = torch.cat if is_cat else torch.stack, [rows_of(rec, p, first.at) for p in parts]
-    return each_row(rec, rows, lambda *values: rec.node(function, (list(values), place), {}), at)
+    function = torch.cat if is_cat else torch.stack
+    same = [repeated_row(rec, p, first.at) for p in parts]
+    rows = [rows_of(rec, p, first.at) for p, row in zip(parts, same, strict=True) if row is None]
+
+    def of_row(*values: Value) -> Any:
+        of_parts = iter(values)
+        return rec.node(function, ([next(of_parts) if row is None else row for row in same], place), {})
+
+    return each_row(rec, rows, of_row, at)
 
 
 RULES: dict[str, Rule] = {

@@ -33,7 +33,7 @@ import torch
 from torch import nn
 
 from edbc.capture.code.automatic import NotACell, SharesMemory, is_cellable, is_tensor, leaves_of
-from edbc.capture.ragged.kept import KeptCall, again_at_once, shared, whole_call
+from edbc.capture.ragged.kept import NO_ROWS, KeptCall, again_at_once, shared, whole_call
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import cell_rows, regrouped
 from edbc.capture.ragged.rules import adopted_all, has_ragged
@@ -110,7 +110,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             result = (
                 again_at_once(recorder, [KeptCall, path, self.training], args, kwargs) if not kwargs else NotImplemented
             )
-            if result is not NotImplemented:
+            if result is not NotImplemented and result is not NO_ROWS:
                 return shared(result, args)
         if not kwargs:
             glance = _glance(args)

@@ -33,6 +33,7 @@ from edbc.capture.code.automatic import MOST_TYPES, NotACell, SharesMemory
 from edbc.capture.forward.carried import Carried
 from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
+from edbc.capture.ragged.kept import NO_ROWS
 from edbc.capture.ragged.masks import call_of_sizes, made_of_sizes
 from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
 from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_at, rows_described, version_of
@@ -465,6 +466,10 @@ class Recorder:
         self.last_stacked = 0
         """The last value of which names are not told apart: of rows (`capture.ragged`), of earlier segments."""
         self.books = Changes(self) if self.keeps_books else None
+
+    def look_seldom(self) -> None:
+        """Ask for lines as seldom from now on as after many mini-batches."""
+        self._mini_batches = max(self._mini_batches, LOOKS + 1)
 
     def places_read_at_once(self) -> frozenset[str]:
         """The lines whose values are looked at before anything else is recorded (`standins.unread`)."""
@@ -1395,9 +1400,11 @@ class Recorder:
         """Record a torch function or tensor method."""
         if not _OTHER_NAMES.keys().isdisjoint(kwargs):
             kwargs = {_OTHER_NAMES.get(key, key): value for key, value in kwargs.items()}
-        if self.ragged and name is None:
+        of_rows = bool(self.ragged)
+        if of_rows and name is None:
             result = function_at_once(self, func, args, kwargs)
-            if result is not NotImplemented:
+            of_rows = result is not NO_ROWS
+            if of_rows and result is not NotImplemented:
                 return result
         if self.has_buffers and not (
             args and is_buffer(args[0]) and rules.changes_in_place(func, rules.name_of(func), kwargs)
@@ -1412,11 +1419,11 @@ class Recorder:
                 if isinstance(item, Lazy) and type(item) is not Ragged:
                     item.materialise()
             first_value = self.next_value
-            return without_gradient(self, self._recorded(func, args, kwargs, name), first_value)
-        return self._recorded(func, args, kwargs, name)
+            return without_gradient(self, self._recorded(func, args, kwargs, name, of_rows), first_value)
+        return self._recorded(func, args, kwargs, name, of_rows)
 
     def _recorded(
-        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None
+        self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None, of_rows: bool
     ) -> Any:
         if self.shows is not None and len(args) == 2:
             args = self.shows.operands(func, *args)
@@ -1425,7 +1432,7 @@ class Recorder:
             if result is not None:
                 return result
             args, kwargs = told(self, func, args, kwargs)
-        if self.ragged:
+        if of_rows:
             result = ragged_call(self, func, args, kwargs, name)
             if result is not NotImplemented:
                 return result
@@ -1534,7 +1541,7 @@ class Recorder:
             args, kwargs = mapped(looked_at, args), mapped(looked_at, kwargs)
         if not args and name in rules.VIEWS and "input" in kwargs:  # the first argument by its name
             rest = {keyword: value for keyword, value in kwargs.items() if keyword != "input"}
-            return self._recorded(func, (kwargs["input"],), rest, name)
+            return self._recorded(func, (kwargs["input"],), rest, name, bool(self.ragged))
         if rules.changes_in_place(func, name, kwargs):
             if rules.changes_nothing(name, args, kwargs):
                 return args[0]

@@ -130,10 +130,10 @@ for _name in REDUCTIONS:
 class Indices(Lazy):
     """Which item is the largest: depends on the number of items, so it is a node of the whole when it is used."""
 
-    __slots__ = ("arguments", "function", "of", "rec")
+    __slots__ = ("arguments", "function", "name", "of", "rec")
 
     def __init__(self, of: Lazy, name: str, dim: int, keepdim: bool):
-        self.rec, self.of, self.arguments = of.rec, of, (dim, keepdim)
+        self.rec, self.of, self.name, self.arguments = of.rec, of, name, (dim, keepdim)
         self.function = getattr(torch, f"arg{name}")
         self.whole = None
 

@@ -86,7 +86,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
 class Slot:
     """Definition (1). `views` is a chain of `(function, template, output index)`, applied to a value of `base`."""
 
-    __slots__ = ("_keeps_order", "base", "dtype", "floats", "shape", "text", "views")
+    __slots__ = ("_keeps_order", "_repeated", "base", "dtype", "floats", "shape", "text", "views")
 
     def __init__(self, base: ValueClass, views: tuple[Any, ...], shape: torch.Size, dtype: torch.dtype, text: str):
         self.base = base
@@ -96,6 +96,7 @@ class Slot:
         self.floats = dtype.is_floating_point
         self.text = text
         self._keeps_order: bool | None = None
+        self._repeated: dict[int, bool] = {}
 
     @property
     def is_detached(self) -> bool:
@@ -110,14 +111,29 @@ class Slot:
         return self._keeps_order
 
     def _shows_in_order(self) -> bool:
-        count = self.shape.numel()
-        if self.base.size != count or self.dtype not in _EXACT or count > _MOST_EXACT:
+        if self.base.size != self.shape.numel():
             return False
-        numbers = torch.arange(count, dtype=self.dtype)
-        shown = numbers.view(self.base.shape)
+        shown = self._shown()
+        return shown is not None and torch.equal(shown[1].reshape(-1), shown[0].reshape(-1))
+
+    def is_repeated(self, dim: int) -> bool:
+        """Whether the views show the value as it is, with gradients, again and again along a dimension."""
+        found = self._repeated.get(dim)
+        if found is None:
+            is_possible = not self.is_detached and self.base.shape == self.shape[:dim] + self.shape[dim + 1 :]
+            shown = self._shown() if is_possible else None
+            found = shown is not None and torch.equal(shown[1], shown[0].unsqueeze(dim).expand(self.shape))
+            self._repeated[dim] = found
+        return found
+
+    def _shown(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """A value whose elements differ, and what the views show of it; None where no numbers are so many."""
+        if self.dtype not in _EXACT or self.base.size > _MOST_EXACT:
+            return None
+        shown = value = torch.arange(self.base.size, dtype=self.dtype).view(self.base.shape)
         for view in self.views:
             shown = view.apply(shown)
-        return shown.dtype is self.dtype and torch.equal(shown.reshape(-1), numbers)
+        return (value, shown) if shown.dtype is self.dtype else None
 
     def meta(self) -> torch.Tensor:
         """A tensor of this shape and dtype that holds no data."""
@@ -178,6 +194,8 @@ def short_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind = type(item)
     if kind is Value:
         return (func, slot, item.slot) if count == 2 else None
+    if kind is Shared:
+        return (func, slot, kind, item.key) if count == 2 else None
     if kind not in PLAIN and not (kind is float and item):
         return None
     if count == 2:
@@ -506,8 +524,8 @@ def _operator(function: Any) -> Callable[[Any, Any], Any]:
                 known = self.rec.plain.get((function, self.slot, other.slot))
                 if known is not None:
                     return self.rec.again(known, (self.ref, other.ref))
-            elif kind is float or kind is int:
-                known = self.rec.plain.get((function, self.slot, kind, other))
+            elif kind is float or kind is int or kind is Shared:
+                known = self.rec.plain.get((function, self.slot, kind, other.key if kind is Shared else other))
                 if known is not None:
                     return self.rec.again(known, (self.ref,))
         if kind is np.ndarray or kind is UnreadArray:
@@ -697,7 +715,9 @@ class Value(Symbol):
         rec, slot = self.rec, self.slot
         if type(other) is not Value:
             kind = type(other)
-            known = rec.plain.get((torch.add, slot, kind, other)) if (kind is float or kind is int) and other else None
+            known = None
+            if kind is Shared or ((kind is float or kind is int) and other):
+                known = rec.plain.get((torch.add, slot, kind, other.key if kind is Shared else other))
             return Symbol.__add__(self, other) if known is None else rec.again(known, (self.ref,))
         if slot is not rec.added or other.slot is not slot:
             known = rec.plain.get((torch.add, slot, other.slot))

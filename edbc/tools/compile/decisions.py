@@ -231,6 +231,7 @@ def cost_of_new(sample: Sample, decided: Decided) -> float:
     view.share_traces(sample.traces)
     shadow, recorder = recording_shadow(view, table)
     sample.recorded_with(shadow, recorder, view)
+    recorder.look_seldom()
     costs: list[float] = []
     while len(costs) < 2 or (len(costs) < MOST and costs[-1] < SETTLED * costs[-2]):
         read = recorder.read_forwards

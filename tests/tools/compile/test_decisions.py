@@ -220,6 +220,29 @@ def test_calls_are_counted_once_all_that_is_kept_is_kept(monkeypatch: pytest.Mon
     assert decisions.cost_of_new(sample, decided) == pytest.approx(at_once, rel=0.1)
 
 
+class ParentsBySpans(nn.Module):
+    """A loop over spans, whose code is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, SIZE)
+
+    def forward(self, words: list[int]) -> torch.Tensor:
+        h = torch.tanh(self.words(torch.tensor(words)))
+        total = h.sum(0)
+        for i, word in enumerate(words):
+            if word % 7:
+                total = torch.tanh(total + h[i // 2 : i + 1]).amax(0)
+        return total
+
+
+def test_calls_are_counted_when_nobody_asks_for_lines() -> None:
+    """Asking for them, as the first mini-batches do, takes several times what a call of rows does."""
+    rng, model = Random(0), ParentsBySpans().eval()
+    instances = [[rng.randrange(20) for _ in range(rng.randint(5, 20))] for _ in range(32)]
+    assert decide(Sample(model, Regions(model, Closed(model)), instances), Decisions()).ragged
+
+
 def test_calls_are_counted() -> None:
     """Those of Python's functions and C's, whatever they raise, and none while others profile."""
     seen: list[str] = []

@@ -337,7 +337,7 @@ class Forwards:
                 given = _given(rec, leaves := _at(group.leaves, place))
             except OverflowError:
                 return self._as_written(instance)
-            if may_keep(given):
+            if min(given.sizes(), default=2) > 1 and may_keep(given):  # its key does not tell one row of something
                 rec.kept_forwards += 1
                 sizes = _at(group.sizes, place)
 
