@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 
 BLOCK = 256
 """Rows of a batch that run together: enough for the products, few enough for the workspace to stay in cache."""
+MOST_BYTES, LEAST_BLOCK = 8 << 20, 8
+"""Of a workspace: where its rows are wide (maps, matrices), fewer run together, but so many at least. With 2 and with
+64 MB a training step of neural_module_network takes 1.1 times as long, of mv_rnn as long."""
 _BASE = IN_MEMORY * WORDS
 """Where a Memory's `base` begins in its record."""
 MOST_KERNELS = 1024
@@ -117,6 +120,8 @@ class CpuDemand(Demand):
     record: Longs = field(kw_only=True)
     """That of the batches."""
     frame: Frame = field(kw_only=True)
+    block: int = field(kw_only=True)
+    """Rows of a batch that run together."""
     tasks: Longs | None = field(kw_only=True)
     """Of a schedule in stages that is native throughout (`edbc.schedule.waves.stages`)."""
 
@@ -333,7 +338,7 @@ class CpuBackend:
 
     def demand(self, segment: Segment, kernel_of_type: KernelOfType) -> Demand:
         """See Backend."""
-        sizes: list[tuple[int, int]] = []
+        sizes: list[tuple[int, int, int]] = []
         schedule, placement, types = segment.schedule, segment.placement, segment.graph.types
         kernels: dict[int, Native] = {}
         elements: dict[int, torch.dtype | None] = {}
@@ -341,13 +346,14 @@ class CpuBackend:
             kernel = kernel_of_type(kind)
             if type(kernel) is NativeKernel:
                 elements[kind], kernels[kind], rendered = kernel.dtype, kernel, kernel.rendered
-                rows = count if count < BLOCK else BLOCK
-                sizes.append((rendered.stride * rows, rendered.scratch))
+                sizes.append((rendered.stride, rendered.scratch, count))
                 continue
             elements[kind] = element = self._element_type(types[kind], kernel)
             if element is not None:
                 kernels[kind] = kernel
-        block, scratch = map(max, zip(*sizes, strict=True)) if sizes else (0, 0)
+        stride, scratch, _ = map(max, zip(*sizes, strict=True)) if sizes else (0, 0, 0)
+        block = block_of(stride, BLOCK)
+        workspace = max((stride * min(count, block) for stride, _, count in sizes), default=0)
         batches = Batches(schedule.batch_type, schedule.batch_ptr, placement.start, placement.items, placement.run,
                           placement.rows, placement.segment, placement.origin, placement.output_row)  # fmt: skip
         stretches, tasks = list(stretches_of(schedule.batch_type, elements)), None
@@ -355,8 +361,8 @@ class CpuBackend:
             cuts = np.array([isinstance(kernels.get(k), NativeKernel) for k in range(len(types))])
             tasks = tasks_of(schedule, TEAM.threads, cuts)
         frame = _frame_of(placement)
-        return CpuDemand(frame.values, block, scratch, kernels=kernels, stretches=stretches, batches=batches,
-                         record=record_of(batches), frame=frame, tasks=tasks)  # fmt: skip
+        return CpuDemand(frame.values, workspace, scratch, block=block, kernels=kernels, stretches=stretches,
+                         batches=batches, record=record_of(batches), frame=frame, tasks=tasks)  # fmt: skip
 
     def arenas(self, segment: Segment, demand: Demand) -> CpuArenas:
         """See Backend."""
@@ -393,7 +399,7 @@ class CpuBackend:
         """Run native batches, as many threads as pay for them. Memory is a record; behind the workspace is that of the
         scratch row."""
         with self.helped(batches, schedule, demand, shot, dtype) as team:
-            walk(*batches, BLOCK, workspace, workspace + demand.workspace, dtype.itemsize, demand.record, memory,
+            walk(*batches, demand.block, workspace, workspace + demand.workspace, dtype.itemsize, demand.record, memory,
                  shot.record, LIKE[dtype], team)  # fmt: skip
 
     def helped(self, batches: tuple[int, int], schedule: Schedule, demand: CpuDemand, shot: Snapshot,
@@ -407,7 +413,7 @@ class CpuBackend:
         demand = batch.demand
         assert isinstance(demand, CpuDemand)
         if SegmentAtOnce.serves(batch, demand):
-            return SegmentAtOnce(self, batch, demand, BLOCK)
+            return SegmentAtOnce(self, batch, demand)
         return AtOnce(self, batch, demand) if AtOnce.serves(batch, demand) else None
 
     @property
@@ -426,8 +432,8 @@ class CpuBackend:
             shared, room = words(TAKEN // 8 + len(demand.tasks)), aligned(demand.workspace)
 
             def run(lane: int, workspace: int, scratch: int) -> None:
-                walk_stages(lane, BLOCK, workspace, scratch, dtype.itemsize, demand.record, arenas.record, shot.record,
-                            LIKE[dtype], demand.tasks, shared.ctypes.data)  # fmt: skip
+                walk_stages(lane, demand.block, workspace, scratch, dtype.itemsize, demand.record, arenas.record,
+                            shot.record, LIKE[dtype], demand.tasks, shared.ctypes.data)  # fmt: skip
 
             for lane in range(1, count + 1):
                 TEAM.call(lane, partial(_in_lane, run, lane, room), room + aligned(demand.scratch))
@@ -460,6 +466,11 @@ class CpuBackend:
             return None
         of = node_type.operands if isinstance(kernel, ChoiceKernel | ComparisonKernel) else node_type.outputs
         return torch_dtype(of[0].dtype)
+
+
+def block_of(stride: int, most: int) -> int:
+    """Rows that run together, `most` at most, in a workspace that takes so many bytes for one."""
+    return most if stride * most <= MOST_BYTES else max(LEAST_BLOCK, MOST_BYTES // stride)
 
 
 def _of_same_model(known: dict[int, Native], kernels: dict[int, Native]) -> dict[int, Native]:

@@ -85,8 +85,8 @@ class SegmentAtOnce(AtOnce):
     kinds = AtOnce.kinds | {"offset"}
     takes_segments = True
 
-    def __init__(self, backend: CpuBackend, batch: MiniBatch, demand: CpuDemand, block: int):
-        """`serves(batch, demand)` holds; the workspace has room for `block` rows."""
+    def __init__(self, backend: CpuBackend, batch: MiniBatch, demand: CpuDemand):
+        """`serves(batch, demand)` holds."""
         super().__init__(backend, batch, demand)
         dtype = self._dtype
         self._like = LIKE[dtype]
@@ -104,7 +104,9 @@ class SegmentAtOnce(AtOnce):
             self._pieces.append((begin, end, of_row, want.shape, dtype_of))
             end = aligned(end)
         self._size = end
-        sizes = np.array((batch.schedule.num_batches, block, demand.frame.size, demand.workspace, dtype.itemsize))
+        sizes = np.array(
+            (batch.schedule.num_batches, demand.block, demand.frame.size, demand.workspace, dtype.itemsize)
+        )
         arrays = (
             lookups.rows, lookups.order, np.array(lookups.of_source, np.int64).reshape(-1, 4),
             np.concatenate([want.rows for want in wants]), np.array(told, np.int64), sizes, demand.record,

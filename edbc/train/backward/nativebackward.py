@@ -34,7 +34,7 @@ from edbc.capture.standins.standin import torch_dtype
 from edbc.cells.kernels.outer import address_of_outer
 from edbc.native.pool import ALIGNMENT, Pool, aligned
 from edbc.run.backend import Segment
-from edbc.run.cpu.cpubackend import CpuArenas, stretches_of
+from edbc.run.cpu.cpubackend import CpuArenas, block_of, stretches_of
 from edbc.run.cpu.team import TEAM
 from edbc.run.cpu.walk import gather_rows, record_of_memory
 from edbc.run.cpu.walktables import NativeKernel, address_of_parameter
@@ -135,10 +135,12 @@ class NativeReversal(Reversal):
     def _workspace_bytes(self) -> int:
         """What the walk, and after it the products of weights, take for the widest of the types. Where the schedule is
         cut, the products of each type have memory of their own, in which rows wait: definition (4)."""
-        walk = products = waiting = 0
+        products = waiting = 0
         self._product_offset: dict[int, int] = {}
+        stride = max((adjoint.rendered.stride for adjoint in self.tables.adjoints.values()), default=0)
+        self._block = block_of(stride, BLOCK)
+        walk = self._block * stride
         for kind, adjoint in self.tables.adjoints.items():
-            walk = max(walk, BLOCK * adjoint.rendered.stride)
             self._product_offset[kind] = waiting
             products = max(products, product_bytes(adjoint))
             waiting += product_bytes(adjoint)
@@ -357,7 +359,7 @@ class NativeReversal(Reversal):
                 work = partial(count_work, begin, end, self.batches.batch_type, self.batches.batch_ptr,
                                self._work_of_types)  # fmt: skip
                 with TEAM.helping(work, dtype.itemsize) as team:
-                    walk_back(begin, end, BLOCK, self._workspace, self._workspace + self._scratch, dtype.itemsize,
+                    walk_back(begin, end, self._block, self._workspace, self._workspace + self._scratch, dtype.itemsize,
                               *whole, _LIKE[dtype], team)  # fmt: skip
         for dtype, (kinds, workspaces, filled) in self._products.items():
             with TEAM.helping(self._work_of_weights, dtype.itemsize) as team:
