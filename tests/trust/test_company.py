@@ -98,7 +98,7 @@ def test_cells_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_depends_on_company_is_named() -> None:
     """Types that torch runs, by name; nothing of a model without any; everything where torch multiplies."""
-    net, instances = zoo_net("neural_module_network", torch.float32, {"side": 20})  # smaller maps are native
+    net, instances = zoo_net("neural_module_network", torch.float32, {"side": 24})  # smaller maps are native
     assert any("find" in line and "torch" in line for line in net.depends_on_company(net.prepare(instances)))
     plain, instances = zoo_net("tree_lstm", torch.float32)
     assert list(plain.depends_on_company(plain.prepare(instances))) == []
