@@ -125,7 +125,7 @@ from edbc.capture.standins.standin import (
     torch_dtype,
     value_of,
 )
-from edbc.capture.standins.unread import Later, Site, looked_at
+from edbc.capture.standins.unread import Later, Site, looked_at, read_now
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
@@ -1361,6 +1361,8 @@ class Recorder:
                 return self._emit_call(entry, operands, recorded)
         operands = []
         slots: list[Slot] = []
+        if self.unread:
+            args, kwargs = mapped(read_now, args), mapped(read_now, kwargs)
         described, template = self.describe((args, kwargs), operands, slots, shared_as_operand=True)
         key = (path, described)
         entry = self._calls.get(key)
@@ -1594,6 +1596,8 @@ class Recorder:
         """A torch function as a node; of parameters alone, as another parameter; or what it says of shapes."""
         operands: list[int] = []
         slots: list[Slot] = []
+        if self.unread:
+            args, kwargs = mapped(read_now, args), mapped(read_now, kwargs)
         described, template = self.describe((args, kwargs), operands, slots)
         entry = self.described.get((func, described))
         if entry is TAKES_NUMBERS:

@@ -301,6 +301,11 @@ def looked_at(item: Any) -> Any:
     return item.now if issubclass(type(item), Later) and type(item) is not Unread else item
 
 
+def read_now(item: Any) -> Any:
+    """An argument of what is described next: a number that is read while others are has moved what these stand for."""
+    return item.now if issubclass(type(item), Later) else item
+
+
 def in_a_tensor(item: Any) -> Any:
     """What somebody makes a tensor of: an integer at which nobody has looked is the tensor that it is of."""
     if type(item) is Unread and item.tensor is not None:

@@ -1699,3 +1699,35 @@ class FactsOfEntities(nn.Module):
 def test_makers_in_methods_read_once() -> None:
     """As torch does, which asks a tensor for its number; ranges of a table are told from it."""
     require_parity(bound(seeded(FactsOfEntities), some(6)), some(12, seed=1))
+
+
+class Turned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(SIZE, SIZE)
+
+    def forward(self, h: torch.Tensor, by: int, and_by: list[int]) -> torch.Tensor:
+        return torch.tanh(self.step(h)).roll(by) * h + h[and_by[0] % 2]
+
+
+class GivesNumbersOn(nn.Module):
+    """To functions that take them as they are, and to a module, behind tensors in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.turned = nn.Embedding(50, SIZE), Turned()
+
+    def forward(self, words: list[int]) -> Any:
+        h = torch.tanh(self.words(torch.tensor(words)).sum(0))
+        g = torch.roll(h, int(h.argmax())) + F.pad(h, (0, int(h.argmin())))[:SIZE]
+        for _ in range(3):
+            h = self.turned(h, int(g.argmax()), [int(h.argmax())])
+            g = g.roll(shifts=int(h.argmin())) * torch.add(h, g, alpha=int(g.argmax()))
+        return h, g
+
+
+def test_a_number_that_is_read_while_a_call_is_described_moves_no_operands() -> None:
+    """What a call's tensors stand for is asked when its numbers are known: a read is the end of a segment."""
+    net = bound(seeded(GivesNumbersOn), some(6), "auto")
+    require_parity(net, some(12, seed=1))
+    require_parity(net, some(12, seed=1))
