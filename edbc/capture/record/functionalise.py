@@ -905,9 +905,11 @@ def _set_item(rec: Recorder, target: Any, index: Any, value: Any) -> None:
         for i in (index if type(index) is tuple else (index,))
     )
     if not all(isinstance(i, torch.Tensor) for i in indices):
-        if any(isinstance(i, Symbol) for i in indices):
-            refuse("a tensor was changed in place by slices and tensors as one index", "write to one of them at a time")
-        where = torch.arange(target.shape.numel()).reshape(target.shape)[index]
+        where: Any = torch.arange(target.shape.numel()).reshape(target.shape)
+        are_recorded = any(isinstance(i, Symbol) for i in indices)
+        where = (
+            rec.function(torch.Tensor.__getitem__, (rec.constant(where), index), {}) if are_recorded else where[index]
+        )
         new = rec.function(torch.Tensor.to, (_scalar(rec, target, value), target.dtype), {})
         new = rec.function(torch.broadcast_to, (new, tuple(where.shape)), {})
         rec.change(target, rec.function(written, (target, where, new), {}, "written"))

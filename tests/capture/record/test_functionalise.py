@@ -99,6 +99,16 @@ def items_and_slices(m: Any, x: Any) -> Any:
 
 
 @program
+def slices_and_computed_numbers(m: Any, x: Any) -> Any:
+    h = m.linear(x)
+    table, halves = torch.zeros(2, 3, 6), h.view(2, 3) * 1
+    table[1, :, h.argmax().reshape(1)] = h[0]
+    table[:, 1:, h.argmin()] = 2.0
+    halves[:, h[:3].argmax().reshape(1)] = 1.5
+    return (table + h).sum((0, 1)) * halves.flatten()
+
+
+@program
 def methods(m: Any, x: Any) -> Any:
     return m.linear(x).mul_(2).add_(1).masked_fill_(x > 0, 3.0).tanh_()
 
