@@ -510,17 +510,24 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
     flat: list[int] = []
     values: list[int] = []
     indices: list[Numbers] = []
+    has_key = True
     for item in args:
         kind = type(item)
-        if kind is torch.Tensor:
-            if item.dtype is torch.int64:
+        if kind is torch.Tensor or kind is Made:
+            if item.dtype is torch.int64 and kind is torch.Tensor:
                 found = None if item.shape == (1,) else vectors_of(rec, item)  # `_told` tells more of one
                 if found is None:
                     return NotImplemented
                 indices.extend(found[0])
                 parts += Numbers, found[1], len(found[0])
                 continue
-            item = adopted(rec, item)
+            given = item
+            item = adopted(rec, given)
+            if type(item) is not Ragged:
+                if kind is Made or not given.is_floating_point():
+                    has_key = False
+                    continue
+                item = rec.constant(given)
             kind = type(item)
         if kind is Ragged:
             if rows and (same := number_of_same(rows, item)) >= 0:
@@ -551,6 +558,8 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
             return NotImplemented
     if not flat:  # which is recorded as a node
         return NotImplemented if indices else NO_ROWS
+    if not has_key:
+        return NotImplemented
     for name, item in kwargs.items():
         if type(item) not in PLAIN:
             return NotImplemented

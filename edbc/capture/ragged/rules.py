@@ -46,7 +46,7 @@ from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import inside, mapped
-from edbc.capture.standins.standin import Shared, Symbol, Value
+from edbc.capture.standins.standin import PLAIN, Shared, Symbol, Value
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -321,8 +321,11 @@ def ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[st
 def function_at_once(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`ragged_call` of a call that is `again_at_once`; NotImplemented for others, NO_ROWS for one without rows."""
     known = _known_at_once(func)
-    found = NotImplemented if known is None else again_at_once(rec, [Ragged, func], args, kwargs, known.by_count)
-    if known is None or found is NotImplemented or found is NO_ROWS:
+    if known is None:
+        has_none = not (kwargs or rec.symbolic or rec.keeping) and _NO_ROWS.issuperset(map(type, args))
+        return NO_ROWS if has_none else NotImplemented
+    found = again_at_once(rec, [Ragged, func], args, kwargs, known.by_count)
+    if found is NotImplemented or found is NO_ROWS:
         return found
     is_new, takes, _ = known
     if not is_new and not (takes and not rules.is_constant_index(args[1])):
@@ -331,6 +334,10 @@ def function_at_once(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: di
         if type(item) is Ragged:
             item.is_own = True
     return found
+
+
+_NO_ROWS = PLAIN | {Value, Shared, float}
+"""Classes of arguments that are no rows, and of which there are none to be made."""
 
 
 class _AtOnce(NamedTuple):

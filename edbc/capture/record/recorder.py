@@ -65,6 +65,7 @@ from edbc.capture.record.signature import call_type, function_type
 from edbc.capture.record.special import (
     CATS,
     MAX_STEPS,
+    AsItIs,
     OfMany,
     by_values,
     derived,
@@ -1492,6 +1493,8 @@ class Recorder:
             return self.emit(known.entry, [x.materialise().ref if type(x) is Stack else x for x in operands])
         if known.__class__ is Excerpts:
             return self.take(args[0], known)
+        if known.__class__ is AsItIs:
+            return self.copied(args[0]) if known.copies else args[0]
         if known.__class__ is OfConstant:
             return self.constant_of_call(known)
         if known.__class__ is OfChange:

@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
 
+class AsItIs(NamedTuple):
+    """A call that gives the value that it is given, by another name where it `copies`."""
+
+    copies: bool
+
+
 class OfMany(NamedTuple):
     """Elements of the first dimension by their numbers, which are operands, and what is made of them."""
 
@@ -165,12 +171,13 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         kwargs = _without_device(kwargs)
         like = next((a for a in (*rest, *kwargs.values()) if isinstance(a, torch.Tensor)), None)
         if like is not None:  # of which the dtype alone counts
-            return args[0] if like.dtype is args[0].dtype else _of_either(rec, torch.Tensor.to, args[0], like.dtype)
+            is_same = like.dtype is args[0].dtype
+            return as_it_is(rec, args[0], key) if is_same else _of_either(rec, torch.Tensor.to, args[0], like.dtype)
         only_moves = name in ("cpu", "cuda") or (name == "to" and not rest and not kwargs)
         if isinstance(args[0], Symbol) and (
             only_moves or func(args[0]._meta(), *rest, **kwargs).dtype is args[0].dtype
         ):
-            return args[0].clone() if kwargs.get("copy") else args[0]
+            return args[0].clone() if kwargs.get("copy") else as_it_is(rec, args[0], key)
     if (
         name == "embedding"
         and len(args) == 2
@@ -369,6 +376,13 @@ def filled(
     return key, lambda: func(torch.empty(shape, dtype=dtype, device="cpu"), *numbers, **rest)
 
 
+def as_it_is(rec: Recorder, value: Any, key: Any, copies: bool = False) -> Any:
+    """The value, by another name where the call `copies`; the next such call finds it by `key`."""
+    if key is not None and type(value) is Value:
+        rec.functions[key] = AsItIs(copies)
+    return rec.copied(value) if copies else value
+
+
 def is_view(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """True when the call takes one recorded tensor and constants, so that it is what `rules.VIEWS` says."""
     if not isinstance(args[0], Symbol):
@@ -387,10 +401,10 @@ def view(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...], k
     if name == "clone" and type(value) is Shared and rec.books is not None:  # it may change in place
         return rec.copied(rec.whole(value))
     is_as_it_is = name in rules.IDENTITIES and (name not in rules.LAYS_OUT or _is_laid_out(value))
-    if is_as_it_is and name != "clone":
-        return value
-    if is_as_it_is and type(value) is Value:  # what is kept of a parameter's copy is not the model's memory
-        return rec.copied(value)
+    if is_as_it_is and (name != "clone" or type(value) is Value):  # a copy of a parameter is kept apart
+        if key is not None and type(args[0]) is Value:
+            rec.functions[key] = AsItIs(name == "clone")
+        return rec.copied(value) if name == "clone" else value
     args = (value, *args[1:])
     if type(value) is Shared:
         described, template = rec.describe((args, kwargs), [], [])

@@ -14,6 +14,7 @@ from torch import nn
 
 from edbc.capture.ragged import rules
 from edbc.capture.record import recorder
+from edbc.capture.record.recorder import Recorder
 
 SOURCE = f"""
 import torch
@@ -81,6 +82,27 @@ def test_functions_of_rows_are_eagers_and_known_when_they_come_again(
         monkeypatch.setattr(rules, "_ragged_call", lambda *args: calls.append(args[1]) or run(*args))
         net([sentence(rng) for _ in range(8)])
     assert len(calls) <= 8, "expected at most one function of each instance, its embedding, to be recorded anew"
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["clone()", "contiguous()", "to(h.dtype)", "float()", "cpu()", "to('cpu')", "type_as(total)", "to(total)"],
+)
+def test_calls_that_give_what_they_are_given_are_known(
+    call: str, made: Callable[[str], nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone is memory of its own."""
+    model = made(f"x = h[k].{call}; x = x * 2; total = total + x - h[k].{call}")
+    net, rng, met = of_model(model, sentence), Random(2), []
+    run = Recorder._function
+    monkeypatch.setattr(Recorder, "_function", lambda self, func, *of: met.append(func) or run(self, func, *of))
+    require_eager(net, model, [sentence(rng) for _ in range(5)])
+    assert not met
+
+
+def test_a_clone_changes_alone(made: Callable[[str], nn.Module]) -> None:
+    model = made("x = h[k].clone(); x += 1; x[2] = 0; total = total + x * h[k].contiguous()")
+    of_model(model, sentence)
 
 
 def test_a_row_and_a_value_that_is_the_same_once_are_two_arguments(made: Callable[[str], nn.Module]) -> None:
