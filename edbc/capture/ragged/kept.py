@@ -517,7 +517,8 @@ def again_at_once(rec: Recorder, parts: list[Any], args: tuple[Any, ...], kwargs
             if item.dtype is torch.int64 and kind is torch.Tensor:
                 found = None if item.shape == (1,) else vectors_of(rec, item)  # `_told` tells more of one
                 if found is None:
-                    return NotImplemented
+                    has_key = False
+                    continue
                 indices.extend(found[0])
                 parts += Numbers, found[1], len(found[0])
                 continue

@@ -254,6 +254,8 @@ class Ragged(Lazy):
             elif kind is slice:  # as `views.gotten` does
                 self.show()
                 return self.like(self.refs[index])
+            elif kind is torch.Tensor and not index.ndim and index.dtype is torch.int64:  # a number, as torch has it
+                return self.value(int(index))
             elif (numbers := self._numbers(index)) is not None:
                 taken = self.take(numbers)
                 taken.is_own = True

@@ -52,6 +52,7 @@ STATEMENTS = {
     "rows less a value": "total = (h[a:b] - total.expand(b - a, -1)).amax(0)",
     "rows beside a value": "total = self.down(torch.cat([h[a:b], total.unsqueeze(0).expand(b - a, -1)], 1)).sum(0)",
     "part of some rows": "total = total + h[a:b, 2:5].sum()",
+    "a row by a tensor of its number": "total = total + h[torch.tensor(k)] * torch.tensor(words)[i]",
     "an element of a row": "total = total + h[k, 3] * h[i, -1]",
 }  # fmt: skip
 
