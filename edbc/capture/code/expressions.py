@@ -215,16 +215,20 @@ class Expressions:
         is_computed = name not in _VIEWS and name not in _TOLD
         return Callee(int(is_computed), is_computed, is_of_tensor=True)
 
-    def numbers_looked_up(self, node: ast.expr) -> ast.expr | None:
-        """What `self.words(torch.tensor(...))` looks up; None for any other expression."""
+    def numbers_looked_up(self, node: ast.expr) -> tuple[ast.expr, list[ast.expr]] | None:
+        """What `self.words(torch.tensor(...))` looks up, and what makes it where it is `torch.LongTensor`; None for any
+        other expression."""
         if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
             return None
         inner = node.args[0]
         if not isinstance(inner, ast.Call) or len(inner.args) != 1 or isinstance(inner.args[0], ast.Starred):
             return None
+        make = self.resolved(inner.func)
         is_long = all(k.arg == "dtype" and self.resolved(k.value) in (torch.long, torch.int) for k in inner.keywords)
-        is_look_up = is_long and self.resolved(inner.func) is torch.tensor
-        return inner.args[0] if is_look_up and type(self.resolved(node.func)) is nn.Embedding else None
+        is_of_numbers = (is_long and make is torch.tensor) or (make is torch.LongTensor and not inner.keywords)
+        if not is_of_numbers or type(self.resolved(node.func)) is not nn.Embedding:
+            return None
+        return inner.args[0], [] if make is torch.tensor else [inner.func]
 
     def only_computes(self, node: ast.expr) -> bool:
         """Whether evaluating a leaf changes nothing."""

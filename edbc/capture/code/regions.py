@@ -632,16 +632,17 @@ class _Outliner(Expressions):
     def _within(self, node: ast.expr) -> ast.expr:
         """An expression with its largest regions outlined, with look-ups by numbers (`record.lookup`), and with columns
         of lists of tuples (`ragged.symbols.column`)."""
-        numbers = self.numbers_looked_up(node)
-        if numbers is not None:
+        found = self.numbers_looked_up(node)
+        if found is not None:
             assert isinstance(node, ast.Call)
+            numbers, make = found
             self.is_rewritten = True
             one = numbers.elts if isinstance(numbers, ast.List) and len(numbers.elts) == 1 else []
             is_one = bool(one) and not isinstance(one[0], ast.Starred)
             numbers = one[0] if is_one else numbers
             name = LOOK_UP_ONE if is_one else LOOK_UP
             function = ast.Name(name, ast.Load())
-            return _located(ast.copy_location(ast.Call(function, [node.func, self._within(numbers)], []), node))
+            return _located(ast.copy_location(ast.Call(function, [node.func, self._within(numbers), *make], []), node))
         column = self._column(node)
         if column is not None:
             self.is_rewritten = True

@@ -59,8 +59,10 @@ def look_up_of(ref: SharedRef) -> LookUp | None:
     return function if isinstance(function, LookUp) else None
 
 
-def look_up(words: Any, numbers: Any) -> Any:
-    """`words(torch.tensor(numbers))`."""
+def look_up(words: Any, numbers: Any, make: Any = None) -> Any:
+    """`words(torch.tensor(numbers))`, or of what else makes it: `torch.LongTensor`, to which a number is a size."""
+    if make is not None and type(numbers) is not list:
+        return words(make(numbers))
     if type(numbers) is Array:
         numbers = numbers.tensor
     elif type(numbers) is Listed:
@@ -69,21 +71,23 @@ def look_up(words: Any, numbers: Any) -> Any:
     found = None if rows is None else rows(numbers)
     if found is not None:
         return found
+    if make is not None:
+        return words(make(numbers))
     if isinstance(numbers, Lazy):
         return words(numbers)
     is_empty = type(numbers) is list and not numbers
     return words(torch.tensor(numbers, dtype=torch.int64) if is_empty else torch.tensor(numbers))
 
 
-def look_up_one(words: Any, number: Any) -> Any:
-    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`."""
+def look_up_one(words: Any, number: Any, make: Any = None) -> Any:
+    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`, or of what else makes it."""
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
-    if type(number) is Listed:
+    if make is None and type(number) is Listed:
         number = number.as_index
-    if isinstance(number, Lazy):
+    if make is None and isinstance(number, Lazy):
         return words(number.unsqueeze(0))
     found = None if rows is None or not isinstance(number, int) else rows(number, True)
-    return words(torch.tensor([number])) if found is None else found
+    return words((make or torch.tensor)([number])) if found is None else found
 
 
 def looks_up_numbers(recorder: Any, module: Any) -> None:

@@ -20,9 +20,10 @@ import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
 from gradients import require_equal_gradients
-from helpers import bound, imported, seeded
+from helpers import bound, imported, recorded, seeded
 from torch import Tensor, nn
 
+from edbc.capture.code import shadow
 from edbc.capture.code.closed import Closed, definition_of, methods_of
 from edbc.capture.code.regions import Region, Regions, compiled_like
 from edbc.plan.writer import plan_text
@@ -620,7 +621,8 @@ class Writer:
         inner = lambda: self.tensor(depth - 1)  # noqa: E731
         if depth == 0 or pick(6) == 0:
             return self.random.choice(["a", "b", "c", "xs[0]", "ys[-1]", "self.words(torch.tensor(n))", "self.bias",
-                                       "self.words(torch.tensor([n]))[0]"])  # fmt: skip
+                                       "self.words(torch.tensor([n]))[0]",
+                                       "self.words(torch.LongTensor([n])).squeeze(0)"])  # fmt: skip
         kind = pick(13)
         if kind < 3:
             return f"torch.{self.random.choice(['tanh', 'sigmoid', 'relu'])}({inner()})"
@@ -880,3 +882,29 @@ def test_explain_tells_cells_that_are_given_rows() -> None:
         r"cells by their code, which are given as many rows .*, one for each row: forward:1 \(.*\)", notes[0]
     )
     assert not any("nobody marked" in note for note in notes)
+
+
+class LooksUpLongs(nn.Module):
+    """Words in the older way of writing `torch.tensor`, to which a number is a size and what is no integer is cut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.step = nn.Embedding(9, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, tree: Any) -> Tensor:
+        if isinstance(tree, int):
+            return self.words(torch.LongTensor([tree])).squeeze(0)
+        some = [len(part) if isinstance(part, tuple) else part for part in tree]
+        of_all = self.words(torch.LongTensor(some)).sum(0) + self.words(torch.LongTensor([len(tree) + 0.5]))[0]
+        return torch.tanh(self.step(sum(map(self.forward, tree)) + of_all)) + self.words(torch.LongTensor(0)).sum(0)
+
+
+def test_look_ups_by_the_older_constructor_make_no_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, trees = seeded(LooksUpLongs), [(1, (2, 3)), 4, ((5, 6, 8), (7, (1, 0))), (3, 3), ((1, 2), (3, 4), 5)]
+    net = bound(model, trees, cells="auto")
+    require_equal_gradients(net, trees, tolerance=1e-6)
+    embedded, made = shadow.embedded, list[Any]()
+    monkeypatch.setattr(shadow, "embedded", lambda *of: made.append(of[2]) or embedded(*of))
+    recorded(net, trees)
+    inner = sum(str(tree).count("(") for tree in trees)
+    assert len(made) <= 2 * inner + 1, "expected tensors of what is no integer, and of a size, and the first list's"
