@@ -215,7 +215,7 @@ class Expressions:
         is_computed = name not in _VIEWS and name not in _TOLD
         return Callee(int(is_computed), is_computed, is_of_tensor=True)
 
-    def numbers_looked_up(self, node: ast.expr) -> tuple[ast.expr, list[ast.expr]] | None:
+    def numbers_looked_up(self, node: ast.expr) -> tuple[ast.expr, ast.expr | None] | None:
         """What `self.words(torch.tensor(...))` looks up, and what makes it where it is `torch.LongTensor`; None for any
         other expression."""
         if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
@@ -228,7 +228,7 @@ class Expressions:
         is_of_numbers = (is_long and make is torch.tensor) or (make is torch.LongTensor and not inner.keywords)
         if not is_of_numbers or type(self.resolved(node.func)) is not nn.Embedding:
             return None
-        return inner.args[0], [] if make is torch.tensor else [inner.func]
+        return inner.args[0], None if make is torch.tensor else inner.func
 
     def only_computes(self, node: ast.expr) -> bool:
         """Whether evaluating a leaf changes nothing."""

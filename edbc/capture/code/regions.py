@@ -640,9 +640,11 @@ class _Outliner(Expressions):
             one = numbers.elts if isinstance(numbers, ast.List) and len(numbers.elts) == 1 else []
             is_one = bool(one) and not isinstance(one[0], ast.Starred)
             numbers = one[0] if is_one else numbers
-            name = LOOK_UP_ONE if is_one else LOOK_UP
-            function = ast.Name(name, ast.Load())
-            return _located(ast.copy_location(ast.Call(function, [node.func, self._within(numbers), *make], []), node))
+            function = ast.Name(LOOK_UP_ONE if is_one else LOOK_UP, ast.Load())
+            given = [node.func, self._within(numbers)]
+            if make is not None:  # called, as recording rebinds calls
+                given.append(_calling_with(make, is_one))
+            return _located(ast.copy_location(ast.Call(function, given, []), node))
         column = self._column(node)
         if column is not None:
             self.is_rewritten = True
@@ -749,6 +751,17 @@ class _Replaced(ast.NodeTransformer):
     def visit(self, node: ast.AST) -> Any:
         new = self._replaced.get(id(node))
         return self.generic_visit(node) if new is None else ast.copy_location(new, node)
+
+
+def _calling_with(function: ast.expr, in_a_list: bool) -> ast.expr:
+    """What calls a function with what it is given, or with that in a list."""
+    given: ast.expr = ast.Name(_GIVEN, ast.Load())
+    given = ast.List([given], ast.Load()) if in_a_list else given
+    return ast.Lambda(ast.arguments([], [ast.arg(_GIVEN)], None, [], [], None, []), ast.Call(function, [given], []))
+
+
+_GIVEN = "edbc given"
+"""No name that a user's function could have."""
 
 
 def _position(node: Any) -> tuple[int, int]:

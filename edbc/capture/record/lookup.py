@@ -60,7 +60,7 @@ def look_up_of(ref: SharedRef) -> LookUp | None:
 
 
 def look_up(words: Any, numbers: Any, make: Any = None) -> Any:
-    """`words(torch.tensor(numbers))`, or of what else makes it: `torch.LongTensor`, to which a number is a size."""
+    """`words(torch.tensor(numbers))`, or what else makes a tensor: `torch.LongTensor`, to which a number is a size."""
     if make is not None and type(numbers) is not list:
         return words(make(numbers))
     if type(numbers) is Array:
@@ -80,14 +80,16 @@ def look_up(words: Any, numbers: Any, make: Any = None) -> Any:
 
 
 def look_up_one(words: Any, number: Any, make: Any = None) -> Any:
-    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`, or of what else makes it."""
+    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`, or of what else makes the tensor."""
     rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
     if make is None and type(number) is Listed:
         number = number.as_index
     if make is None and isinstance(number, Lazy):
         return words(number.unsqueeze(0))
     found = None if rows is None or not isinstance(number, int) else rows(number, True)
-    return words((make or torch.tensor)([number])) if found is None else found
+    if found is not None:
+        return found
+    return words(torch.tensor([number]) if make is None else make(number))
 
 
 def looks_up_numbers(recorder: Any, module: Any) -> None:
