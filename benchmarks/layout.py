@@ -26,13 +26,14 @@ from torch import nn
 
 from edbc.base.graph import ValueClass
 from edbc.capture.code.shadow import ModelView
-from edbc.capture.record.table import Hole, Operation, SharedRef, TypeTable
+from edbc.capture.record.table import Hole, Operation, TypeTable
 from edbc.cells.batching import batch_operations, plan_cell_layout
 from edbc.cells.canonical import cell_graph
 from edbc.cells.kernels.steps import steps_of
 from edbc.cells.lower import lower
 from edbc.cells.opgraph import CellGraph
 from edbc.cells.program import Copy, Program
+from edbc.cells.values.dispatched import ShapeOf
 from edbc.cells.values.read import values_of
 
 PAPER = {
@@ -138,14 +139,15 @@ class Holder(nn.Module):
         self.cell = cell
 
 
-def traced(name: str, size: int) -> CellGraph:
-    """The cell's operation graph."""
+def traced(name: str, size: int) -> tuple[CellGraph, ShapeOf]:
+    """The cell's operation graph, and the shapes of its parameters."""
     make, kinds = CELLS[name]
     view = ModelView(Holder(make(size)))
     table = TypeTable()
     slots = tuple(table.slot(ValueClass((size,) if kind == "v" else (size, size))) for kind in kinds)
     template = (tuple(Hole(i) for i in range(len(slots))), {})
-    return cell_graph(view.trace(Operation("cell", "cell", None, template, slots)), view, "cell.")
+    cell = cell_graph(view.trace(Operation("cell", "cell", None, template, slots)), view, "cell.")
+    return cell, lambda ref: view.shared(ref).shape
 
 
 def steps_moved(program: Program, batch: int) -> tuple[int, float]:
@@ -155,16 +157,15 @@ def steps_moved(program: Program, batch: int) -> tuple[int, float]:
     return len(sizes), sum(sizes) * 4 * batch / 1024
 
 
-def native_moved(program: Program, batch: int) -> tuple[int, float]:
+def native_moved(program: Program, batch: int, shape_of: ShapeOf) -> tuple[int, float]:
     """Kernels and kB of what the native back end gathers and copies."""
-    sizes = [size for _, size in moves(program)]
+    sizes = [size for _, size in moves(program, shape_of)]
     return len(sizes), sum(sizes) * 4 * batch / 1024
 
 
-def moves(program: Program) -> list[tuple[str, int]]:
+def moves(program: Program, shape_of: ShapeOf) -> list[tuple[str, int]]:
     """What the native back end moves per row: words for it, and elements."""
-    no_shapes: dict[SharedRef, Sequence[int]] = {}  # only calls of torch's are asked for those of parameters
-    values = values_of(program, no_shapes.__getitem__)
+    values = values_of(program, shape_of)
     assert values is not None, "every cell of this table runs natively"
     loops = steps_of(values, len(program.loads)).loops()
     return [("copy inside the cell", v.size) for loop in loops for _, v, _ in loop.stores if v in loop.places]
@@ -203,12 +204,12 @@ def main() -> None:
     print("| cell | before fusion, variable order | PQ layout | after fusion, variable order | PQ layout "
           "| paper, DyNet's order | paper, PQ layout | compile ms | left |\n" + 9 * "|---" + "|")  # fmt: skip
     for name in CELLS:
-        cell = traced(name, options.size)
+        cell, shape_of = traced(name, options.size)
         columns = programs(cell)
         row = [text(steps_moved(p, options.batch)) for p in columns]
-        row += [text(native_moved(p, options.batch)) for p in columns]
+        row += [text(native_moved(p, options.batch, shape_of)) for p in columns]
         row += [text(PAPER[name][:2]), text(PAPER[name][2:]), f"{compile_ms(cell):.1f}"]
-        row.append("; ".join(what for what, _ in moves(columns[1])) or "nothing")
+        row.append("; ".join(what for what, _ in moves(columns[1], shape_of)) or "nothing")
         print(f"| {name} | {' | '.join(row)} |", flush=True)
 
 
