@@ -17,7 +17,7 @@ from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.carried import Carried
 from edbc.native.pool import aligned
-from edbc.run.cpu.walk import ONE_ROW, ROWS, bind_tables, gather_mixed, gather_rows
+from edbc.run.cpu.walk import INDICES, ONE_ROW, ROWS, bind_tables, gather_mixed, gather_rows
 from edbc.run.passes.arenas import Shared
 from edbc.run.passes.boundary import collect, table_of
 from edbc.run.passes.placement import Longs, Placement
@@ -118,11 +118,16 @@ class AtOnce:
     def _parameter(self, capture: Capture, number: int, c: int, shared: Shared,
                    view: ModelView) -> tuple[int, int, torch.Tensor]:  # fmt: skip
         """Of a source its address, whether it has rows, and what is there."""
+        if capture.sources[number].kind == "offset":  # the indices themselves, which are there until all has run
+            return 0, INDICES, _NOTHING
         table = shared.get(number)
         if table is None:
             table = shared[number] = table_of(capture.sources[number], view)
         table = laid_out(table, self._placement.dtypes[c])
         return table.data_ptr(), ROWS if table.shape[0] > 1 else ONE_ROW, table
+
+
+_NOTHING = torch.empty(0)
 
 
 def laid_out(table: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -31,13 +31,14 @@ import edbc
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward import fibers
 from edbc.capture.forward.build import capture
+from edbc.capture.forward.carried import Carried, Piece
 from edbc.capture.forward.fibers import _LEFT, FRAMES, Read
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.standin import Value
 from edbc.capture.standins.unread import Unread
 from edbc.errors import DeviceError, ModelError, StaleError, UnsupportedError
 from edbc.plan.plan import Plan
-from edbc.run.cpu import segmentatonce
+from edbc.run.cpu import atonce, segmentatonce
 from edbc.run.cpu.cpubackend import CpuBackend
 from edbc.run.session import Net, Stats
 from edbc.run.weights.packing import Moves
@@ -455,6 +456,42 @@ def test_known_segments_give_the_same_bits(how: Callable[[Any, Any], Any], monke
 
     assert found == expected
     assert len(runs) == num_runs > 0
+
+
+def third_of_a_sum(net: Reading, words: list[int]) -> Any:
+    """Elements of what earlier segments have computed, in a segment of their own."""
+    states = [net.encode(words[:1])]
+    for word in words:
+        states.append(net.step(net.embedding.weight[word], states[-1]))
+        if states[-1][0].item() > 5:
+            break
+        both = states[-1] + states[0]
+        states.append(both * (1 + int(both[2:6].argmax())))
+    return states[-1]
+
+
+def test_known_segments_of_elements_take_values_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do where gradients are wanted of some: offsets are the indices themselves then, too."""
+    model, instances = model_of(third_of_a_sum), some(6, seed=3)
+    net = bound(model, instances)
+    with torch.no_grad():
+        for _ in range(3):
+            expected = net(instances)
+        add, made = Carried.add, list[str]()
+
+        def as_a_list(pool: Carried, table: Any) -> None:
+            add(pool, list(table.tensor() if isinstance(table, Piece) else table))
+
+        parameter = atonce.AtOnce._parameter
+        monkeypatch.setattr(Carried, "add", as_a_list)
+        monkeypatch.setattr(
+            atonce.AtOnce,
+            "_parameter",
+            lambda own, of, k, *a: made.append(of.sources[k].kind) or parameter(own, of, k, *a),
+        )
+        found = net(instances)
+    assert [repr(tensors_of(a)) for a in found] == [repr(tensors_of(a)) for a in expected]
+    assert "offset" in made
 
 
 def lists(net: Reading, words: list[int]) -> Any:
