@@ -26,7 +26,8 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
     Vectors of parameters are operands of a cell (`of_call`); matrices, with which products are made once they are
     packed, are constants of it, and any parameter is one of a function. A stack is a node to a cell; to a
     function it may be none (`stack.sum(0)`), so it stays a stack among the operands. Tensors of numbers that the
-    instance brings are operands; a list of indices is where an operand comes before it, and may be a look-up else.
+    instance brings are operands, told from recorded ones, as some calls look at them (`sequences.selected`); a list of
+    indices is where an operand comes before it, and may be a look-up else.
     """
     for item in items:
         kind = type(item)
@@ -53,6 +54,7 @@ def quick_key(items: Iterable[Any], parts: list[Any], operands: list[Any], rec: 
             if kind is Shared:
                 item = rec.whole(item)
             elif kind is torch.Tensor and (of_call or operands or item.ndim > 1 or item.is_floating_point()):
+                parts.append(kind)
                 item = rec.constant(item)
             elif issubclass(kind, Lazy):
                 item = item.materialise()

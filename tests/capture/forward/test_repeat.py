@@ -236,6 +236,25 @@ def test_which_instance_a_call_was_kept_of_is_no_difference() -> None:
     edbc.compile(seeded(OwnBesideRows), instances)
 
 
+class Sorted(nn.Module):
+    """Orders of one, which the instance knows or which were computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(4, 6)
+
+    def forward(self, word: int) -> torch.Tensor:
+        h = self.words(torch.tensor([word]))
+        order = torch.tensor([0]) if word % 2 else h.argsort(0)[:, 0]
+        return h[order] * 2
+
+
+def test_whether_an_index_of_one_was_computed_before_is_no_difference() -> None:
+    """Where the instance knows that it is 0 the call is no node, which a recorded index in an earlier instance does not
+    change."""
+    edbc.compile(seeded(Sorted), [1, 0, 3, 2])
+
+
 class Filled(nn.Module):
     """Steps of a solver, which is no module and whose code runs as it is, so that its buffer needs books."""
 

@@ -41,6 +41,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "indices given": lambda m, h, w: h[torch.tensor([w % 4, 0])] + h.index_select(0, torch.tensor([1, w % 3])),
     "one index": lambda m, h, w: m.out(m.table(torch.tensor([w]))) + h,
     "rows": lambda m, h, w: m.out(m.table(torch.tensor([w, 0]))).sum(0) + m.table(torch.tensor([w, 1])).mean(0) * h,
+    "the index of one": lambda m, h, w: h[None][h[None].argmax(1) // SIZE if w % 2 else torch.tensor([0])][0] * 2.0,
     "targets": lambda m, h, w: F.cross_entropy(h.unsqueeze(0), torch.tensor([w % SIZE])) + h,
     "added at indices": lambda m, h, w: torch.zeros(3).index_add(0, torch.tensor([0, w % 3]), h[:2]),
 }
