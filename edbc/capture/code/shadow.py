@@ -347,7 +347,7 @@ class ModelView:
         for (path, module), before in zip(self._modules, self._state, strict=True):
             now = _state(module, self._changing)
             for changed in before:
-                if now.get(changed) == before[changed] or (path, changed) in self._assigned:
+                if now.get(changed) == before[changed] or {(path, changed)} & (self._assigned | self.written):
                     continue
                 if changed in self._caches.get(path, ()) or (path, changed) in self.closed.states_of_forward:
                     continue
