@@ -118,6 +118,31 @@ def test_the_model_has_what_the_last_instances_left(kind: type[Encoder], grad: b
             require_equal(left_on(model), left_on(eager))
 
 
+class Indices(nn.Module):
+    """Keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, HIDDEN)
+
+    def forward(self, ids):
+        self.ids, self._own = ids, ids
+        return self.words(ids).mean(0)
+
+
+def test_indices_of_the_instance_are_left() -> None:
+    """No program can tell them, so that such a forward is not kept; eager execution between mini-batches, which leaves
+    others of another length, by names that are private too, is no change of the model."""
+    torch.manual_seed(0)
+    model, batch = Indices().eval(), [torch.tensor(ids) for ids in sentences(1, range(2, 8))]
+    model(batch[0])
+    net = bound(model, batch, cells="auto", rows=True)
+    model(batch[1])
+    with torch.no_grad():
+        require_equal(net(batch), [model.words(ids).mean(0) for ids in batch])
+    assert model.ids is model._own is batch[-1]
+
+
 @pytest.mark.parametrize("kind", [Encoder, OfOne])
 def test_captured_instances_bring_what_they_left(kind: type[Encoder]) -> None:
     """Alone, and beside others that are recorded."""

@@ -351,7 +351,7 @@ class Forwards:
                         made = [self.function(self.shadow, shown.of_instance(instance))]
                         settle(rec.unread, made)
                         shown.require_unchanged()
-                        self._assign(asked(self._taken_off()))
+                        self._assign(_returned(asked(self._taken_off())))  # where that cannot be, it is not kept
                         result, has_failed = _returned(made.pop()), False
                         return result
                     finally:
@@ -372,7 +372,7 @@ class Forwards:
                 key = (key, sizes) if by_sizes else key
                 known = rec.functions.get(key)
                 if type(known) is KeptCall and left:
-                    with_left(rec, key, known, begin, given, by_sizes, _returned(left))
+                    with_left(rec, key, known, begin, given, by_sizes, left)
                     known = rec.functions[key]
                 draws, rec.draws = rec.draws, rec.draws[: begin[3]]  # as all later ones
                 flat = known.flat(rec, given) if type(known) is KeptCall else None
