@@ -15,7 +15,7 @@ from helpers import bound
 from torch import nn
 
 from edbc.capture.ragged.kept import KeptCall
-from edbc.capture.record.recorder import LOOKS
+from edbc.capture.record import recorder
 from edbc.run.session import Net
 
 VOCAB, HIDDEN = 20, 8
@@ -87,7 +87,7 @@ def of_model(model: nn.Module, make: Callable[[Random], Any], rounds: int = 2) -
     for _ in range(rounds):
         require_eager(net, model, [make(rng) for _ in range(5)])
     with torch.no_grad():
-        for _ in range(LOOKS):
+        for _ in range(recorder.LOOKS):
             net([make(rng)])
     for count in (1, 5, 5):
         require_eager(net, model, [make(rng) for _ in range(count)])

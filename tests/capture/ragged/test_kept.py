@@ -760,10 +760,10 @@ class Repeats(nn.Module):
 
 def test_calls_that_cannot_be_kept_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a rule reads of indices stays what no other call has, whatever instance calls."""
-    net = of_model(Repeats(), lambda rng: [1, 2, *sentence(rng)])
-    tried: list[Any] = []
+    net, rng, tried = of_model(Repeats(), lambda rng: [1, 2, *sentence(rng)]), Random(7), list[Any]()
+    for _ in range(9):
+        net([[1, 2, *sentence(rng)]])
     monkeypatch.setattr(rules, "keep", lambda *args: tried.append(args))
-    rng = Random(7)
     net([[1, 2, *sentence(rng)] for _ in range(9)])
     assert not tried
 

@@ -14,7 +14,7 @@ from rowparity import HIDDEN, VOCAB, kept_forwards, model_of_text, require_eager
 
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.together.forwards import MOST_KEYS
-from edbc.capture.record.recorder import LOOKS
+from edbc.capture.record import recorder
 from edbc.capture.standins.shown import Noted
 from edbc.run.session import Net
 
@@ -93,7 +93,7 @@ def net_of(result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: A
     rng = Random(0)
     net = bound(model, [make(rng) for _ in range(6)], cells="auto", rows=True)
     with torch.no_grad():
-        for _ in range(LOOKS + 2):
+        for _ in range(recorder.LOOKS + 2):
             net([make(rng) for _ in range(3)])
     return net
 
