@@ -267,8 +267,12 @@ class _Calls:
 
     def note(self, frame: Any, event: str, function: Any) -> None:
         """Of `sys.setprofile`."""
-        self.count += event == "call" or event == "c_call"
-        self.of_tensors += event == "c_call" and function.__module__ == "torch"
+        if event == "c_call":
+            self.count += 1
+            if function.__module__ == "torch":
+                self.of_tensors += 1
+        elif event == "call":
+            self.count += 1
 
     @property
     def cost(self) -> float:
