@@ -25,6 +25,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -85,13 +86,13 @@ class _Own(NamedTuple):
 
 def assigned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """What reached units of these files assign; ANY among it where one assigns by names that are made."""
-    found = _reached_in(list(modules))
+    found = _reached_in(modules)
     return frozenset({ANY}) if found is None else frozenset[str]().union(*(unit.assigned for unit in found))
 
 
 def assigned_to_others_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """What such units assign other than of the object that they are a method of."""
-    found = _reached_in(list(modules)) or ()
+    found = _reached_in(modules) or ()
     return frozenset[str]().union(
         *(unit.assigned - unit.own.alone if unit.is_method else unit.assigned for unit in found)
     )
@@ -99,7 +100,7 @@ def assigned_to_others_in(modules: Iterable[ModuleType]) -> frozenset[str]:
 
 def caches_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """Definition (5), of all files."""
-    of_own = [unit.own for unit in _reached_in(list(modules)) or ()]
+    of_own = [unit.own for unit in _reached_in(modules) or ()]
     asked = Counter(itertools.chain.from_iterable(own.asked for own in of_own))
     others = (own.stored for own in of_own
               if not own.caches and any(asked[name] > (name in own.asked) for name in own.stored))  # fmt: skip
@@ -108,16 +109,17 @@ def caches_in(modules: Iterable[ModuleType]) -> frozenset[str]:
 
 def mentioned_in(modules: Iterable[ModuleType]) -> frozenset[str]:
     """The names that reached units of these files mention; none where their text is not to be had."""
-    return frozenset[str]().union(*(unit.mentions for unit in _reached_in(list(modules)) or ()))
+    return frozenset[str]().union(*(unit.mentions for unit in _reached_in(modules) or ()))
 
 
-def _reached_in(modules: Sequence[ModuleType]) -> list[_Unit] | None:
+def _reached_in(modules: Iterable[ModuleType]) -> tuple[_Unit, ...] | None:
     """The reached units of files; None where the text of one is not to be had."""
-    units = [unit for module in modules for text in _texts_of(module) for unit in _units(text)]
+    modules = sorted(modules, key=operator.attrgetter("__name__"))
     if not all(map(_has_text, modules)):
         return None
     own = {module.__name__ for module in modules}
-    return _reached(units, frozenset[str]().union(*(_of_libraries(module, own) for module in modules)))
+    texts = tuple(text for module in modules for text in _texts_of(module))
+    return _reached(texts, frozenset[str]().union(*(_of_libraries(module, own) for module in modules)))
 
 
 def _has_text(module: ModuleType) -> bool:
@@ -152,8 +154,10 @@ def _of_libraries(module: ModuleType, files: Collection[str]) -> frozenset[str]:
     return frozenset(name for base in bases for name in vars(base)) & names
 
 
-def _reached(units: list[_Unit], of_libraries: frozenset[str]) -> list[_Unit]:
-    """Definition (4). Linear in the units and their mentions."""
+@functools.lru_cache(maxsize=64)  # a model's files are asked by four questions, of each of its readers
+def _reached(texts: tuple[str, ...], of_libraries: frozenset[str]) -> tuple[_Unit, ...]:
+    """Definition (4), of files with these texts. Linear in their units and mentions."""
+    units = [unit for text in texts for unit in _units(text)]
     by_name: dict[str, list[_Unit]] = {}
     for unit in units:
         by_name.setdefault(unit.name, []).append(unit)
@@ -173,7 +177,7 @@ def _reached(units: list[_Unit], of_libraries: frozenset[str]) -> list[_Unit]:
     roots = [unit for unit in units if any(name in by_name or "register" in name for name in unit.decorators)
              or _is_called_by_name(unit.name) or unit.name in kept or unit.name in of_libraries]  # fmt: skip
     files = [unit for unit in units if not unit.name]  # lambdas of theirs may run
-    return closure([unit for unit in roots if unit.name and unit.name not in MAKES]) + files
+    return (*closure([unit for unit in roots if unit.name and unit.name not in MAKES]), *files)
 
 
 def _is_called_by_name(name: str) -> bool:

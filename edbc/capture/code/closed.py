@@ -279,9 +279,9 @@ class Closed:
     @functools.cached_property
     def is_forward_told(self) -> bool:
         """Whether it is closed, for instances and but for states at least: definitions (3) and (5)."""
-        if self.is_forward_closed or self._is_forward_closed_to(Closed(self.model, for_instances=True)):
+        if self.is_forward_closed or self._is_forward_closed_to(self._otherwise(for_instances=True)):
             return True
-        other = Closed(self.model, for_instances=True, states=True)
+        other = self._otherwise(for_instances=True, states=True)
         paths = {id(module): path for path, module in self.model.named_modules()}
         if not self._is_forward_closed_to(other) or not all(module in paths for module, _ in other.kept):
             return False
@@ -291,8 +291,14 @@ class Closed:
     @functools.cached_property
     def left_by_forward(self) -> frozenset[str] | None:
         """Names of the attributes that it leaves, definition (4); None where it is open all the same."""
-        other = Closed(self.model, leaves=True)
+        other = self._otherwise(leaves=True)
         return frozenset(other.left) if self.is_forward_closed or self._is_forward_closed_to(other) else None
+
+    def _otherwise(self, **definitions: bool) -> Closed:
+        """Another reader of the model, whose files are the same."""
+        other = Closed(self.model, **definitions)
+        vars(other)["_files"] = self._files
+        return other
 
     def _is_forward_closed_to(self, other: Closed) -> bool:
         """Whether another reader finds it closed, whose look-ups are these then too."""
@@ -589,12 +595,15 @@ def _is_users(module: Any) -> TypeGuard[ModuleType]:
     return is_prompt(module) if name is None else not is_library(name)
 
 
+_STANDARD = sys.stdlib_module_names - {"__main__"}
+
+
 def _imported(module: ModuleType) -> Iterator[ModuleType]:
     """The user's own modules, installed packages apart, that names of a module come from."""
     for item in list(vars(module).values()):
         found = item if isinstance(item, ModuleType) else sys.modules.get(getattr(item, "__module__", None) or "")
         is_installed = "site-packages" in str(getattr(found, "__file__", ""))
-        is_standard = getattr(found, "__name__", "").partition(".")[0] in sys.stdlib_module_names - {"__main__"}
+        is_standard = getattr(found, "__name__", "").partition(".")[0] in _STANDARD
         if _is_users(found) and not is_installed and not is_standard:
             yield found
 
@@ -1334,13 +1343,18 @@ def _mangle(definition: ast.FunctionDef, around: Sequence[str]) -> None:
 
 def _definition_of_lambda(function: Any, code: CodeType) -> ast.FunctionDef | None:
     """The one that begins in its line, as a function that returns what it gives; None where there are several."""
-    tree = _tree_of("".join(linecache.getlines(code.co_filename, function.__globals__)))
-    nodes = ast.walk(tree) if tree is not None else ()
-    found = [node for node in nodes if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno]
+    lambdas = _lambdas_of("".join(linecache.getlines(code.co_filename, function.__globals__)))
+    found = [node for node in lambdas if node.lineno == code.co_firstlineno]
     if len(found) != 1:
         return None
     value = ast.copy_location(ast.Return(found[0].body), found[0].body)
     return ast.copy_location(ast.FunctionDef("<lambda>", found[0].args, [value], []), found[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _lambdas_of(text: str) -> list[ast.Lambda]:
+    tree = _tree_of(text)
+    return [] if tree is None else [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]
 
 
 @functools.lru_cache(maxsize=64)
