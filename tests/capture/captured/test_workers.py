@@ -6,8 +6,6 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
 import threading
 import time
 import traceback
@@ -20,6 +18,7 @@ import numba.core.dispatcher as module_numba
 import pytest
 import torch
 from every_kind import EveryKind, gradients, sentences, tensors, told
+from fresh import run_script
 from helpers import bound, seeded
 from test_captured import net_of
 from test_dataset import Items, outputs
@@ -418,23 +417,21 @@ def test_a_model_of_a_script_in_workers_that_are_spawned(tmp_path: Path) -> None
     """Its class is of `__main__` here and of `__mp_main__` there, and the same class."""
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True)
+    as_a_file = f"__file__ = {str(file)!r}\nexec(compile(open(__file__).read(), __file__, 'exec'))"
 
-    assert done.returncode == 0, done.stderr
+    assert run_script(as_a_file, tmp_path) == (0, "", "")
 
 
-def test_a_model_of_a_file_in_another_process(repository: Path) -> None:
-    """A plan bound twice has one model class, which a process that has imported nothing finds again in its file."""
+def test_a_model_of_a_file_in_another_process(repository: Path, tmp_path: Path) -> None:
+    """A plan bound twice has one model class, which a process that has not imported it finds in its file."""
     net, other = (edbc.load(repository / "plans" / "tree_gru.yaml").bind(config={"hidden_size": 4}) for _ in range(2))
     trees = import_model_file(repository / "models" / "tree_gru.py").sample(3, 1, {})
+    (tmp_path / "given").write_bytes(pickle.dumps(collate(net)) + pickle.dumps(trees))
     read = (
-        "import pickle, sys\n"
-        "collate = pickle.load(sys.stdin.buffer)\n"
-        "sys.stdout.buffer.write(pickle.dumps(collate(pickle.load(sys.stdin.buffer))))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", read], input=pickle.dumps(collate(net)) + pickle.dumps(trees), capture_output=True
+        "import pickle\n"
+        "with open('given', 'rb') as given, open('made', 'wb') as made:\n"
+        "    pickle.dump(pickle.load(given)(pickle.load(given)), made)"
     )
 
-    assert done.returncode == 0, done.stderr.decode()
-    assert list(pickle.loads(done.stdout)) == other.capture_all(trees)
+    assert run_script(read, tmp_path) == (0, "", "")
+    assert list(pickle.loads((tmp_path / "made").read_bytes())) == other.capture_all(trees)
