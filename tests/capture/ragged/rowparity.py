@@ -78,7 +78,7 @@ def require_eager(net: Net, model: nn.Module, instances: Sequence[Any], toleranc
         torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance * scale)
 
 
-def of_model(model: nn.Module, make: Callable[[Random], Any], rounds: int = 2) -> Net:
+def of_model(model: nn.Module, make: Callable[[Random], Any], rounds: int = 1) -> Net:
     """A bound model that has been compared with eager on several mini-batches, one of a single instance among them, and
     beyond those whose calls are asked for their lines."""
     rng = Random(0)
