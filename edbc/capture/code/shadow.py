@@ -62,7 +62,17 @@ from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import NoRandomNumbers
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.capture.semantics.stateless import derived_class, user_class
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Symbol, Value, class_of, refuse, value_of
+from edbc.capture.standins.standin import (
+    Lazy,
+    Shared,
+    Slot,
+    Symbol,
+    Value,
+    class_of,
+    refuse,
+    require_none_caught,
+    value_of,
+)
 from edbc.errors import EdbcError, ModelError, StaleError, UnsupportedError
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict,
@@ -556,6 +566,7 @@ class ModelView:
         try:
             with NoRandomNumbers(), KeepsBooks(recorder), entered(operation.autocast), watched_by(recorder):
                 result = function(*args, **kwargs)
+                require_none_caught(recorder.refused)
         except MustKeepBooks:
             if any(member is not None and self._is_region(member) for member, _ in operation.members or ()):
                 raise NotACell(

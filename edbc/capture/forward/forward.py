@@ -36,7 +36,7 @@ from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers, state_of_generator
 from edbc.capture.standins.source import location_of_function, raised_at
-from edbc.capture.standins.standin import refuse
+from edbc.capture.standins.standin import refuse, require_none_caught
 from edbc.capture.standins.unread import comes_of_reading, settle
 from edbc.errors import EdbcError, ModelError, UnsupportedError, described
 
@@ -95,6 +95,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                         if recorder.unread:
                             settle(recorder.unread, made)
                         result = made.pop()
+                        require_none_caught(recorder.refused)
                         break
                     except MustKeepBooks as error:
                         is_of_other_code = error.args == (torch.Tensor,) and not recorder.keeps_books
@@ -127,6 +128,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                                 raise
                             view.is_everywhere = False
                     recorder.next_instance(number)
+                    recorder.refused.clear()
                     aborted = (ends[-1] if ends else 0, len(recorder.entries))
                 if settles:
                     recorder.returned = location_of_function(shadow.forward)
@@ -167,12 +169,15 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
     """What forward returns for each instance. What an attempt recorded before that did not get to the end stays where
     it is, unless nothing uses it."""
     recorder.put_caches_back()
+    recorder.refused.clear()
     attributes = OwnAttributes(shadow, recorder.tracer)
     fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries), attributes)
     forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
     try:
         with watched_by(recorder):
-            return fibers, fibers.run(forward, instances)
+            results = fibers.run(forward, instances)
+            require_none_caught(recorder.refused)
+            return fibers, results
     except MustKeepBooks:
         recorder.keep_books()
     except RecursionError:

@@ -385,6 +385,7 @@ def recorded(
         end_stand_ins(recorder, 0 if is_young else OLDEST)
         raise
     finally:
+        recorder.refused.clear()  # their frames hold stand-ins
         end(recorder)
     return expanded(recorder, recording, collected)
 

@@ -130,6 +130,7 @@ from edbc.capture.standins.unread import Later, Site, looked_at, read_now
 
 if TYPE_CHECKING:
     from edbc.capture.code.shadow import ModelView
+    from edbc.errors import UnsupportedError
 
 _STACK = torch.stack
 _STRIDED = torch.strided
@@ -230,7 +231,7 @@ class Recorder:
         "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
         "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
         "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recipes",
-        "recorded_reads", "refs", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
+        "recorded_reads", "refs", "refused", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
         "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "sizes_asked",
         "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart",
         "told_by", "tracer", "unread", "unread_names", "wholes", "within", "zeros",
@@ -434,6 +435,7 @@ class Recorder:
         self.put_caches_back()
         self.entries: list[int] = []
         self.refs: list[int] = []
+        self.refused: list[UnsupportedError] = []
         self.external_source: list[int] = []
         self.external_index: list[int] = []
         self.constants: dict[int, Any] = {}

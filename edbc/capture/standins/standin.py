@@ -29,10 +29,11 @@ import torch
 
 from edbc.base.graph import ValueClass
 from edbc.capture.semantics import autocast
+from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.rules import MASKS
 from edbc.capture.standins.asker import asks_for_class
 from edbc.capture.standins.fresh import changed_item_of
-from edbc.capture.standins.source import asked_by_torch, user_location
+from edbc.capture.standins.source import asked_by_torch, is_library, user_location
 from edbc.capture.standins.unread import (
     INTEGERS,
     LIST,
@@ -151,7 +152,20 @@ class AsksForValue(UnsupportedError):
 
 def refuse(what: str, remedy: str, error: type[UnsupportedError] = UnsupportedError) -> NoReturn:
     """Raise UnsupportedError at the user's line."""
-    raise error(f"{user_location()}: {what}; {remedy}")
+    raised, recorder = error(f"{user_location()}: {what}; {remedy}"), watcher_of_thread()
+    if recorder is not None:
+        recorder.refused.append(raised)
+    raise raised
+
+
+def require_none_caught(refused: list[UnsupportedError]) -> None:
+    """Raise what was refused and the user's own code has caught (`except Exception:`): it went on as eager execution,
+    which is refused nothing, would not have gone on. An exception that was caught ends where that was."""
+    for error in refused:
+        ended = error.__traceback__
+        if ended is not None and not is_library(ended.tb_frame.f_code.co_filename):
+            raise UnsupportedError(f"{error} (the model caught this, where eager PyTorch has nothing to catch)")
+    refused.clear()
 
 
 def refuse_ended() -> NoReturn:

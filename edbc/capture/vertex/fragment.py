@@ -39,7 +39,7 @@ from edbc.capture.record.table import Entry, EntryArrays, Hole, Operation, TypeT
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import NoRandomNumbers
-from edbc.capture.standins.standin import Shared, Slot, Symbol, Value, refuse
+from edbc.capture.standins.standin import Shared, Slot, Symbol, Value, refuse, require_none_caught
 from edbc.capture.vertex.pulls import Columns
 from edbc.capture.vertex.vertexfunction import Vertex, VertexFunction
 from edbc.capture.vertex.vertexinstance import VertexInstance
@@ -105,6 +105,7 @@ def record_fragment(function: VertexFunction, interfaces: Sequence[Interface], a
         recorder.switch_autocast()
         try:
             function(vertex)
+            require_none_caught(recorder.refused)
         except MustKeepBooks:
             refuse("a vertex function changed a tensor in place", "write the result to a new variable (h = h + x)")
     values = [*(value for _, value in vertex.pushed), *(vertex.scattered or ())]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,54 @@ def value_assert(net: Any, _: Any) -> Any:
     h = state(net)
     assert torch.isfinite(h).all()
     return h
+
+
+def caught(net: Any, _: Any) -> Any:
+    h = state(net)
+    try:
+        return h * h.untyped_storage().nbytes()
+    except Exception:
+        return h
+
+
+def caught_after_a_read(net: Any, word: Any) -> Any:
+    h = state(net)
+    if h.sum().item() > 1e9:
+        return h
+    with suppress(Exception):
+        h = h * h.untyped_storage().nbytes()
+    return h
+
+
+@edbc.cell
+class Catching(nn.Module):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return caught_by(h)
+
+
+def caught_by(h: Any) -> Any:
+    try:
+        return h * h.untyped_storage().nbytes()
+    except Exception:
+        return h
+
+
+def caught_in_a_cell(net: Any, _: Any) -> Any:
+    return Catching()(state(net))
+
+
+@pytest.mark.parametrize("run", [caught, caught_after_a_read, caught_in_a_cell])
+def test_what_was_refused_is_told_where_the_model_catches_exceptions(run: Any) -> None:
+    """It would go on as eager execution does not, which a sample that never gets there cannot tell."""
+
+    class Net(Base):
+        def forward(self, word: int) -> Any:
+            return run(self, word) if word else state(self)
+
+    net = bound(seeded(Net), [0] * 4)
+    with pytest.raises(UnsupportedError, match=r"untyped_storage.*the model caught this"):
+        net([0, 1])
+    net([0, 0])
 
 
 def mask_index(net: Any, _: Any) -> Any:
