@@ -24,7 +24,7 @@ from edbc.capture.code.rebind import Everywhere
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
 from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
-from edbc.capture.forward.states import OwnAttributes
+from edbc.capture.forward.states import OwnAttributes, attributes_unchanged
 from edbc.capture.ragged.together.forwards import Forwards, note_sizes
 from edbc.capture.ragged.value import NotRagged
 from edbc.capture.record.functionalise import Changes, KeepsBooks, MustKeepBooks
@@ -282,7 +282,7 @@ class _OfFiber(Recorded):
 
 def _runs_eagerly(recorder: Recorder, instance: Any) -> bool:
     """True when the model runs an instance without an exception."""
-    with torch.random.fork_rng(devices=()):
+    with torch.random.fork_rng(devices=()), attributes_unchanged(recorder.tracer.model):
         try:
             recorder.tracer.model(instance)
         except Exception:

@@ -91,8 +91,10 @@ class OwnAttributes:
 
 @contextmanager
 def attributes_unchanged(model: nn.Module) -> Iterator[None]:
-    """A context at whose end modules have the attributes that they had before."""
-    before = [(vars(module), dict(vars(module))) for module in model.modules()]
+    """A context at whose end modules have the attributes that they had before, and the modules, parameters and buffers
+    that torch keeps apart from these."""
+    own = ((vars(m), m._modules, m._parameters, m._buffers) for m in model.modules())
+    before = [(space, dict(space)) for spaces in own for space in spaces]
     try:
         yield
     finally:

@@ -841,3 +841,32 @@ def test_an_automatic_cell_has_the_arguments_that_the_user_wrote() -> None:
     for n in (1, 4, 2):
         xs = [torch.full((SIZE,), 0.1 * i) for i in range(n)]
         torch.testing.assert_close(net([xs])[0], net.model(xs))
+
+
+class Squash(nn.Module):
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(h) + 1
+        return h * 2
+
+
+class Making(nn.Module):
+    """Begins each instance with a module of its own, as a stack that was written as one is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.squash = nn.Linear(SIZE, SIZE), None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.squash = Squash()
+        return self.squash(self.out(x))
+
+
+def test_modules_that_eager_execution_makes_are_gone_when_it_is_compiled() -> None:
+    """They are none of those whose code was read, and the user's model is left as it was."""
+    torch.manual_seed(0)
+    model, instances = Making().eval(), [torch.randn(SIZE) for _ in range(2)]
+    net = edbc.compile(model, instances, stages=False, force=True, trials=1, measure_gain=False)
+    assert model.squash is None
+    assert list(model._modules) == ["out"]
+    for now, x in zip(net(instances), instances, strict=True):
+        torch.testing.assert_close(now, model(x))
