@@ -331,7 +331,7 @@ from torch import nn
 class Images(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.ModuleList(nn.Conv2d(1, 1, 3, padding=1) for _ in range(6))
+        self.layers = nn.ModuleList(nn.Conv2d(1, 1, 3, padding=1) for _ in range(4))
 
     def forward(self, image):
         for layer in self.layers:
