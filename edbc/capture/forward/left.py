@@ -229,8 +229,9 @@ class Search:
         pairs = enumerate(zip(refs, slots, strict=True))
         known: dict[Any, int] = {pair: number for number, pair in pairs if number not in stacked}
         tensors: dict[int, tuple[Any, Any]] = dict(self.parameters)
-        for key, (item, value) in self.values.items():
-            if isinstance(value, tuple):
+        values: dict[int, tuple[Any, Any]] = self.values
+        for key, (item, value) in values.items():
+            if type(value) is tuple:
                 rows, slot, at = value
                 stacks.append((len(refs), len(refs) + len(rows)))
                 refs += rows

@@ -243,7 +243,7 @@ class _Form:
         numbers = range(self.texts[3])
         if not self.real:
             return "".join(self.gets.format(i=i) for i in numbers)
-        recorded = "".join(_IS_VALUE.format(i=i) for i in numbers if i not in self.real)
+        recorded = "".join((self.gets + _IS_VALUE).format(i=i) for i in numbers if i not in self.real)
         return recorded + "".join(_TENSOR_AS_VALUE.format(i=i) for i in self.real)
 
     @property

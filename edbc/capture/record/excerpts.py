@@ -115,7 +115,7 @@ def _rows_of(part: torch.Tensor, size: int) -> tuple[int, int, torch.Size] | Non
 
 
 def _as_rows(rows: Rows, first: int, count: int, shape: torch.Size) -> Any:
-    return rows.some(rows.indices[first : first + count], shape) if count else rows.row(rows.indices[first], shape)
+    return rows.some(slice(first, first + count), shape) if count else rows.row(rows.indices[first], shape)
 
 
 def _takes(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

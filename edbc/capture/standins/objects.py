@@ -168,21 +168,20 @@ def walked(
     found: list[Place] = []
     while stack:
         item = stack.pop()
-        holdings, is_fixed, has_attributes = _WAYS[type(item)]
         if id(item) in seen:
             continue
         seen.add(id(item))
+        holdings, is_fixed, has_attributes = _WAYS[type(item)]
         if is_fixed:
             stack.extend(item)
-        held = [(holding, item) for holding in holdings]
+        held: Any = [(holding, item) for holding in holdings] if holdings else ()
         if has_attributes and type(attributes := getattr(item, "__dict__", None)) is dict:
-            held.append((ENTRIES, attributes))
+            held = (*held, (ENTRIES, attributes))
         for holding, of in held:
             if met is not None:
                 met.append((holding, of))
             for key, value in holding.pairs(of):
-                what = sought[type(value)]
-                if what:
+                if what := sought[type(value)]:
                     if what & _NOTED:
                         found.append((holding, of, key, value))
                     if what & _ENTERED and (what < _PLAIN or value or met is not None):

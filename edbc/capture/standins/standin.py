@@ -1119,11 +1119,19 @@ _CHANGED: dict[type, type] = {}
 set_class = object.__dict__["__class__"].__set__
 
 
+def _has_all(index: Any, size: int) -> bool:
+    """Whether a slice is all of a dimension."""
+    is_slice = type(index) is slice and index.step is None and index.start in (None, 0)
+    return is_slice and (index.stop is None or (type(index.stop) is int and index.stop >= size))
+
+
 class Rows(Lazy):
     """Rows of a table, looked up in one call, each seen in a `shape`. Taking rows makes externals; any other use
-    stacks them, as native code does, or records an embedding of many."""
+    stacks them, as native code does, or records an embedding of many. Of slices of it that are used so, all but the
+    first are seen in the whole of it: each row is looked up once then, however many slices have it (`h[: k + 1]` in a
+    loop)."""
 
-    __slots__ = ("indices", "rec", "seen_as", "slot_of_row", "table")
+    __slots__ = ("indices", "is_sliced", "part", "rec", "seen_as", "slot_of_row", "table")
 
     def __init__(self, table: Shared, indices: list[int], seen_as: torch.Size | None = None):
         self.rec = table.rec
@@ -1132,6 +1140,10 @@ class Rows(Lazy):
         self.seen_as = table.shape[1:] if seen_as is None else seen_as
         self.slot_of_row: Slot | None = None
         """Of rows seen in another shape."""
+        self.part: tuple[Rows, int] | None = None
+        """What it is a slice of, and its first row there."""
+        self.is_sliced = False
+        """Whether a slice of it has become a node."""
         self.whole = None
 
     def _meta(self) -> torch.Tensor:
@@ -1141,7 +1153,13 @@ class Rows(Lazy):
         if type(index) is int:
             return self._own(self.indices[index])
         if type(index) is slice:
-            return self.some(self.indices[index], self.seen_as)
+            return self.some(index, self.seen_as)
+        if type(index) is tuple and index and self.rec.flows and self.rec.books is None and not self.rec.in_cell:
+            first, rest = index[0], index[1:]
+            if type(first) is slice and len(rest) <= len(self.seen_as) and all(map(_has_all, rest, self.seen_as)):
+                return self[first]
+            if set(map(type, index)) <= {int, slice}:  # a node of the whole, found by what it is of
+                return self[first][rest] if type(first) is int and rest else self.materialise()[index]
         return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
 
     def _own(self, number: int) -> Value:
@@ -1159,9 +1177,14 @@ class Rows(Lazy):
         row = table.lookup(number)
         return row if shape == row.shape else row.view(tuple(shape))
 
-    def some(self, indices: list[int], shape: torch.Size) -> Rows:
+    def some(self, which: slice, shape: torch.Size) -> Rows:
         """Some rows of the table, each in a shape."""
-        return Rows(self.table if self.rec.flows else self.rec.without_gradient(self.table), indices, shape)
+        table = self.table if self.rec.flows else self.rec.without_gradient(self.table)
+        found = Rows(table, self.indices[which], shape)
+        if shape == self.seen_as and which.step is None and table is self.table:
+            of, before = self.part or (self, 0)
+            found.part = of, before + which.indices(len(self.indices))[0]
+        return found
 
     def unbind(self, dim: int = 0) -> Any:
         """The rows one by one."""
@@ -1171,10 +1194,15 @@ class Rows(Lazy):
 
     def make(self) -> Value:
         """The node that any use but taking a row needs; `(k, *row)`. One row alone is that row, seen so."""
-        from edbc.capture.record.lookup import look_up_of
-
         if len(self.indices) == 1:
             return self._alone()
+        if self.part is not None and self.rec.books is None:
+            of, first = self.part
+            if type(of) is Rows and of.is_sliced and self.indices:
+                return of.materialise()[first : first + len(self.indices)]
+            of.is_sliced = True
+        from edbc.capture.record.lookup import look_up_of  # only now: asking for a module takes as long as a slice
+
         look_up = look_up_of(self.table.ref)
         if look_up is None and self.rec.books is None and 0 < len(self.indices) <= MOST_OPERANDS:
             items = [self.table.lookup(i) for i in self.indices]

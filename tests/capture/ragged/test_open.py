@@ -13,7 +13,7 @@ from rowparity import HIDDEN, VOCAB, model_of_text, of_model, require_eager
 from torch import nn
 
 from edbc.capture.ragged import rules
-from edbc.capture.record import recorder
+from edbc.capture.record import calls, recorder
 from edbc.capture.record.recorder import Recorder
 
 SOURCE = f"""
@@ -73,16 +73,16 @@ def test_functions_of_rows_are_eagers_and_known_when_they_come_again(
     model = made(STATEMENTS[name])
     net = of_model(model, sentence)
     assert net.plan.ragged
-    rng, calls = Random(8), []
+    rng, met = Random(8), []
     with torch.no_grad():
         for _ in range(12):
             net([sentence(rng) for _ in range(12)])
         while net._idle[0][1]._mini_batches % recorder.LOOKS == 0:
             net([sentence(rng)])
         run = rules._ragged_call
-        monkeypatch.setattr(rules, "_ragged_call", lambda *args: calls.append(args[1]) or run(*args))
+        monkeypatch.setattr(rules, "_ragged_call", lambda *args: met.append(args[1]) or run(*args))
         net([sentence(rng) for _ in range(8)])
-    assert len(calls) <= 8, "expected at most one function of each instance, its embedding, to be recorded anew"
+    assert len(met) <= 8, "expected at most one function of each instance, its embedding, to be recorded anew"
 
 
 @pytest.mark.parametrize(
@@ -125,3 +125,29 @@ def test_which_is_the_largest_of_a_call_that_is_kept(made: Callable[[str], nn.Mo
     model = made("x, which = h[a:b].max(0); total = total + x * (which.sum() + 1 if word % 5 == 0 else 2)")
     net, rng = of_model(model, sentence), Random(3)
     require_eager(net, model, [sentence(rng) for _ in range(9)])
+
+
+@pytest.mark.parametrize("statement", [
+    "total = total + torch.softmax(h @ total, 0) @ h", "total = total + h[: k + 1].amax(0)",
+    "total = total + (h[:k] * h[1 : k + 1, :]).sum()", "total = total + h[i, 2:5].sum() * h[0, :]",
+    "total = total + h[a:b, :20].sum(0) + h[a:b, 1:3].sum()", "total = total + h[a:b].view(-1)[:8] + h[a:][:2].sum(0)",
+])  # fmt: skip
+def test_rows_of_a_look_up_by_types(statement: str, made: Callable[[str], nn.Module], monkeypatch: pytest.MonkeyPatch,
+                                    tmp_path: Path) -> None:  # fmt: skip
+    """Calls of them take no general way, also where each instance's first one gets a tensor that forward makes; and
+    slices of them are seen in one tensor, for which each row is looked up once."""
+    text = SOURCE.replace("torch.tanh(self.words(torch.tensor(words)))", "self.words(torch.tensor(words))")
+    text = text.replace("total = h.sum(0)", f"total = torch.zeros({HIDDEN})").replace("STATEMENT", statement)
+    text = text.replace("h = self", "words = [int(word) for word in words.split()]; h = self")
+    model, rng = model_of_text(text, tmp_path, monkeypatch).eval(), Random(5)
+
+    def instances() -> list[str]:
+        return [" ".join(str(rng.randrange(VOCAB)) for _ in range(size)) for size in (1, 2, 4, 5, 7, 7)]
+
+    net = bound(model, instances(), cells="auto", rows=None)
+    for _ in range(recorder.LOOKS + 1):
+        require_eager(net, model, instances())
+    monkeypatch.setattr(calls, "is_packed", None)  # what general calls ask first
+    with torch.no_grad():
+        graph = net.mini_batch(instances())
+    assert len(graph.external_index) <= 3 * 26 + 8 * 6
