@@ -65,10 +65,17 @@ class Stack(Lazy):
         name = None if self.aliased else self.materialise()
         return None if name is None or not is_alone(self.rec, name) else turned(self, name)
 
+    @property
+    def shape(self) -> torch.Size:  # without a tensor of that shape
+        """See torch."""
+        shape = self.items[0].slot.shape
+        return torch.Size((len(self.items), *(shape[1:] if self.cat else shape)))
+
+    dtype = property(lambda self: self.items[0].slot.dtype)
+    ndim = property(lambda self: len(self.items[0].slot.shape) + (not self.cat))
+
     def _meta(self) -> torch.Tensor:
-        slot = self.items[0].slot
-        shape = slot.shape[1:] if self.cat else slot.shape
-        return torch.empty((len(self.items), *shape), dtype=slot.dtype, device="meta")
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
     def make(self) -> Value:
         """The stack as a node of a type per number of items."""

@@ -370,6 +370,20 @@ class Buffer(Made):
         """See Lazy."""
         return turned(self, self.rec.copied(self.materialise())) if self.is_nobody_elses(is_alone) else None
 
+    def row_by_row(self, function: Any, other: Any) -> Any:
+        """See Lazy: of `x[i:j] += y`, whose rows are then assigned one by one."""
+        count, shape = len(self.items), self.described.shape
+        others = [other] * count
+        if isinstance(other, torch.Tensor) and other.ndim >= len(shape):
+            if tuple(other.shape) != tuple(shape):
+                return None
+            others = [other[number] for number in range(count)]
+        rows = [self.row(number) for number in range(count)]
+        if not rows or not self.rec.flows or any(type(row) is not Value for row in rows):
+            return None
+        made = [self.rec.function(function, (row, item), {}) for row, item in zip(rows, others, strict=True)]
+        return self.rec.function(torch.stack, (made,), {})
+
     def is_nobody_elses(self, is_alone: Callable[[Any, Value], bool]) -> bool:
         """Whether nobody else has a row or what it shows."""
         is_shown = self.showing is not None and not self.showing.is_forgotten(is_alone)

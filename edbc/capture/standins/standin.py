@@ -602,10 +602,11 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
     function, anew = getattr(torch.Tensor, f"__i{name}__"), getattr(torch.Tensor, f"__{name}__")
 
     def change(self: Any, other: Any) -> Any:
-        is_part = sys.getrefcount(self) <= _UNNAMED and type(self) is Value and self.rec.books is None
+        is_part = sys.getrefcount(self) <= _UNNAMED and type(self) is not Shared and self.rec.books is None
         if is_part and issubclass(type(changed_item_of(sys._getframe(1))), Symbol):
-            new = self.rec.function(anew, (self, other), {})
-            if new.shape == self.shape and new.dtype is self.dtype:
+            is_value = type(self) is Value
+            new = self.rec.function(anew, (self, other), {}) if is_value else self.row_by_row(anew, other)
+            if new is not None and new.shape == self.shape and new.dtype is self.dtype:
                 return new
         return self.rec.function(function, (self, other), {})
 
@@ -1045,6 +1046,10 @@ class Lazy(Symbol):
         returned by forward it leaves as rows do. None where it has none."""
         return None
 
+    def row_by_row(self, function: Any, other: Any) -> Any:
+        """An element-wise function of it and another operand, as rows that are no tensor yet; None for none."""
+        return None
+
     def returned(self) -> Any:
         """What leaves in its place: itself as a node, or what is read of several values (`unread.Returned`)."""
         return self.materialise()
@@ -1146,8 +1151,12 @@ class Rows(Lazy):
         """Whether a slice of it has become a node."""
         self.whole = None
 
+    shape = property(lambda self: torch.Size((len(self.indices), *self.seen_as)))
+    dtype = property(lambda self: self.table.dtype)
+    ndim = property(lambda self: 1 + len(self.seen_as))
+
     def _meta(self) -> torch.Tensor:
-        return torch.empty((len(self.indices), *self.seen_as), dtype=self.table.dtype, device="meta")
+        return torch.empty(self.shape, dtype=self.dtype, device="meta")
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is int:
