@@ -485,7 +485,7 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
             return constructed(watcher, func, tensor_of(first, data, kwargs.get("dtype")), **kwargs)
         if watcher is not None and watcher.unread:
             data = mapped(in_a_tensor, data)
-        if type(data) is list or type(data) is tuple:
+        if type(data) is list or type(data) is tuple or type(data) is float:
             made = described_numbers(data, **kwargs)
             if made is not None:
                 return made

@@ -817,15 +817,15 @@ class Recorder:
             known = self._constants_of_class[shape, dtype] = source, pool, slot
         return known
 
-    def written(self, numbers: Any, array: Any, dtype: torch.dtype) -> Value:
+    def written(self, numbers: Any, array: Any, dtype: torch.dtype, shape: torch.Size) -> Value:
         """The constant of an array's numbers, once per `numbers` and mini-batch."""
         known = self._constant_of_key.get(numbers)
         if known is None:
-            source, pool, slot = self._pool_of(torch.Size((len(array),)), dtype)
+            source, pool, slot = self._pool_of(shape, dtype)
             if type(pool) is Pool:
                 pool.write(array)
             else:
-                pool.append(torch.frombuffer(array, dtype=dtype))
+                pool.append(torch.frombuffer(array, dtype=dtype).view(shape))
             known = self._constant_of_key[numbers] = self.external(source, len(pool) - 1, slot)
         return known
 

@@ -182,7 +182,7 @@ class Made(Lazy):
         described = self.described
         if described.function is _of_numbers:
             (numbers,) = described.given
-            return rec.written(numbers, numbers.array, described.dtype)
+            return rec.written(numbers, numbers.array, described.dtype, described.shape)
         return rec.shared_constant(described.key, described.make)
 
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
@@ -607,9 +607,11 @@ def _is_plain(number: Any) -> bool:
     return number == number and repr(number) != "-0.0"
 
 
-def described_numbers(data: Sequence[Any], dtype: torch.dtype | None = None, device: Any = None, **rest: Any) -> Any:
-    """`torch.tensor(data)` and its like of plain numbers; None where it is not definition (1)."""
-    rec, kinds = _describer(), frozenset(map(type, data))
+def described_numbers(data: Any, dtype: torch.dtype | None = None, device: Any = None, **rest: Any) -> Any:
+    """`torch.tensor(data)` and its like of plain numbers, or of a float; None where it is not definition (1)."""
+    is_one = type(data) is float
+    numbers = [data] if is_one else data
+    rec, kinds = _describer(), frozenset(map(type, numbers))
     if rec is None or rec.ragged or rest or not kinds or not kinds <= PLAIN_NUMBERS:
         return None
     if dtype is None and float in kinds:
@@ -617,10 +619,10 @@ def described_numbers(data: Sequence[Any], dtype: torch.dtype | None = None, dev
     if dtype not in _CODES or not (device is None or device == _CPU or device == "cpu"):
         return None
     try:
-        numbers = _Numbers(array(_CODES[dtype], data))
-    except OverflowError:
+        held = _Numbers(array(_CODES[dtype], numbers))
+    except (OverflowError, TypeError):
         return None
-    return _made(rec, Description(_of_numbers, torch.Size((len(data),)), (numbers,), dtype))
+    return _made(rec, Description(_of_numbers, torch.Size(() if is_one else (len(numbers),)), (held,), dtype))
 
 
 class _Numbers:
@@ -632,9 +634,9 @@ class _Numbers:
         self.array = numbers
 
 
-def _of_numbers(_shape: torch.Size, numbers: _Numbers, dtype: torch.dtype, device: str) -> torch.Tensor:
+def _of_numbers(shape: torch.Size, numbers: _Numbers, dtype: torch.dtype, device: str) -> torch.Tensor:
     """A tensor of the array's memory, which torch cannot resize."""
-    return torch.frombuffer(numbers.array, dtype=dtype)
+    return torch.frombuffer(numbers.array, dtype=dtype).view(shape)
 
 
 def _describer() -> Any:

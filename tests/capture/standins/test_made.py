@@ -230,7 +230,8 @@ def test_constants_are_descriptions() -> None:
 
     def how(net: Uses, x: torch.Tensor) -> Any:
         kinds.extend(map(type, [torch.zeros(SIZE), torch.tensor([1, 2.5]), torch.as_tensor((1,), dtype=torch.double)]))
-        others.extend(map(type, [torch.tensor([1, 2]), torch.tensor([]), torch.tensor([[1.0]]), torch.tensor(2.0)]))
+        kinds.extend(map(type, [torch.tensor(2.0), torch.tensor(0.5, dtype=torch.double)]))
+        others.extend(map(type, [torch.tensor([1, 2]), torch.tensor([]), torch.tensor([[1.0]]), torch.tensor(2)]))
         return net.up(x)
 
     kinds: list[type] = []
@@ -245,7 +246,9 @@ def test_numbers_are_torchs_to_the_bit() -> None:
     random = Random(0)
     kinds = [lambda: random.uniform(-1, 1), lambda: random.randrange(-9, 9), lambda: random.randrange(2**80),
              lambda: random.choice([True, -0.0, float("nan"), float("inf"), 1e300, 1e-45, 5e-324])]  # fmt: skip
-    lists = [[random.choice(kinds)() for _ in range(SIZE - 1)] + [0.5] for _ in range(200)]
+    count = 200
+    lists: list[Any] = [[random.choice(kinds)() for _ in range(SIZE - 1)] + [0.5] for _ in range(count)]
+    lists += [float(data[0]) for data in lists]
     expected = [torch.tensor(data, dtype=dtype) for data in lists for dtype in (torch.float32, torch.float64)]
     found: list[torch.Tensor] = []
 
@@ -258,15 +261,15 @@ def test_numbers_are_torchs_to_the_bit() -> None:
         return net.up(x)
 
     constants = captured(model_of(how), rows(1, 1)).constants
-    bits = {
-        kind: {row.numpy().tobytes() for row in found if row.dtype is kind} for kind in (torch.float32, torch.float64)
-    }
+    bits: dict[Any, set[bytes]] = {}
+    for row in found:
+        bits.setdefault((row.dtype, row.shape), set()).add(row.numpy().tobytes())
     for made, other in zip(found, expected, strict=True):
         assert made.numpy().tobytes() == other.numpy().tobytes()
-    operands = [tensors for tensors in constants.values() if len(tensors) >= len(lists)]
-    assert {tensors[0].dtype for tensors in operands} == bits.keys()
+    operands = [tensors for tensors in constants.values() if len(tensors) >= count]
+    assert {(tensors[0].dtype, tensors[0].shape) for tensors in operands} == bits.keys()
     for tensors in operands:
-        assert {row.numpy().tobytes() for row in tensors} >= bits[tensors[0].dtype]
+        assert {row.numpy().tobytes() for row in tensors} >= bits[tensors[0].dtype, tensors[0].shape]
 
 
 class Keeps(nn.Module):
