@@ -620,7 +620,7 @@ def described_numbers(data: Any, dtype: torch.dtype | None = None, device: Any =
         return None
     try:
         held = _Numbers(array(_CODES[dtype], numbers))
-    except (OverflowError, TypeError):
+    except OverflowError:
         return None
     return _made(rec, Description(_of_numbers, torch.Size(() if is_one else (len(numbers),)), (held,), dtype))
 
