@@ -27,8 +27,10 @@ KINDS = {name for name, item in vars(errors).items() if isinstance(item, type) a
 IDS = [entry.code for entry in table()]
 PASSED_ON = {"{}: {}", "{}", "{}; {}", "{}, item {}: {}", "{}: {}; {}", "instance {}: {}",
              "{}: expected {}, got {}; {}",
-             "{}: expected {}, got {}", "{}: {}, or name another file"}  # fmt: skip
-"""Messages without words of their own: they pass on those of somebody else, or the place is all they add."""
+             "{}: expected {}, got {}", "{}: {}, or name another file",
+             "{} (the model caught this, where eager PyTorch has nothing to catch)"}  # fmt: skip
+"""Messages without words of their own: they pass on those of somebody else, or the place, or who caught them, is all
+they add."""
 
 
 def page() -> str:
