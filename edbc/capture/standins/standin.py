@@ -155,7 +155,13 @@ def refuse(what: str, remedy: str, error: type[UnsupportedError] = UnsupportedEr
     raised, recorder = error(f"{user_location()}: {what}; {remedy}"), watcher_of_thread()
     if recorder is not None:
         recorder.refused.append(raised)
-    raise raised
+    try:
+        raise raised
+    finally:
+        del (
+            raised,
+            recorder,
+        )  # a circle with this frame, which keeps all that the user's frames have until it is collected
 
 
 def require_none_caught(refused: list[UnsupportedError]) -> None:
