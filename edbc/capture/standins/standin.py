@@ -157,11 +157,8 @@ def refuse(what: str, remedy: str, error: type[UnsupportedError] = UnsupportedEr
         recorder.refused.append(raised)
     try:
         raise raised
-    finally:
-        del (
-            raised,
-            recorder,
-        )  # a circle with this frame, which keeps all that the user's frames have until it is collected
+    finally:  # no circle with this frame, which would keep what the user's frames have until it is collected
+        del raised, recorder
 
 
 def require_none_caught(refused: list[UnsupportedError]) -> None:
