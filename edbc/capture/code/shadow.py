@@ -357,7 +357,9 @@ class ModelView:
         for (path, module), before in zip(self._modules, self._state, strict=True):
             now = _state(module, self._changing)
             for changed in before:
-                if now.get(changed) == before[changed] or {(path, changed)} & (self._assigned | self.written):
+                if now.get(changed) == before[changed]:
+                    continue
+                if (path, changed) in self._assigned or (path, changed) in self.written:
                     continue
                 if changed in self._caches.get(path, ()) or (path, changed) in self.closed.states_of_forward:
                     continue

@@ -1170,8 +1170,10 @@ class Rows(Lazy):
             first, rest = index[0], index[1:]
             if type(first) is slice and len(rest) <= len(self.seen_as) and all(map(_has_all, rest, self.seen_as)):
                 return self[first]
-            if set(map(type, index)) <= {int, slice}:  # a node of the whole, found by what it is of
-                return self[first][rest] if type(first) is int and rest else self.materialise()[index]
+            if set(map(type, index)) <= {int, slice}:
+                if type(first) is int:
+                    return self[first][rest] if rest else self[first]
+                return self.materialise()[index]  # a node of the whole, found by what it is of
         return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
 
     def _own(self, number: int) -> Value:

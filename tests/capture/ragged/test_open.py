@@ -132,8 +132,7 @@ def test_which_is_the_largest_of_a_call_that_is_kept(made: Callable[[str], nn.Mo
     "total = total + (h[:k] * h[1 : k + 1, :]).sum()", "total = total + h[i, 2:5].sum() * h[0, :]",
     "total = total + h[a:b, :20].sum(0) + h[a:b, 1:3].sum()", "total = total + h[a:b].view(-1)[:8] + h[a:][:2].sum(0)",
 ])  # fmt: skip
-def test_rows_of_a_look_up_by_types(statement: str, made: Callable[[str], nn.Module], monkeypatch: pytest.MonkeyPatch,
-                                    tmp_path: Path) -> None:  # fmt: skip
+def test_rows_of_a_look_up_by_types(statement: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of them take no general way, also where each instance's first one gets a tensor that forward makes; and
     slices of them are seen in one tensor, for which each row is looked up once."""
     text = SOURCE.replace("torch.tanh(self.words(torch.tensor(words)))", "self.words(torch.tensor(words))")
