@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _EXCLUDE: Any = getattr(torch._C, "_ExcludeDispatchKeyGuard", None)
 _OF_NUMPY = {torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.bool: np.bool_}
+_PLACE = Struct("3q")
 _VIEWS: Any = None if _EXCLUDE is None else torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
 
 
@@ -91,7 +93,7 @@ class Carried(Sequence[torch.Tensor]):
         if number == len(self._where):
             self._where = np.concatenate([self._where, self._where])
             self._address = self._where.ctypes.data
-        self._where[number] = start, address, of_row
+        _PLACE.pack_into(self._where.data, number * _PLACE.size, start, address, of_row)
 
     def __len__(self) -> int:
         return self.length
@@ -155,15 +157,15 @@ class Carried(Sequence[torch.Tensor]):
 class Given:
     """Results of a mini-batch that earlier segments of it computed."""
 
-    tensors: dict[int, torch.Tensor]
-    """By their numbers among all results."""
+    rows: list[tuple[int, Carried, int, tuple[Any, ...]]]
+    """The number of each among all results, the row that it is of what is carried, and the views that it is seen by."""
     rest: list[int]
     """The numbers of the others."""
 
     @classmethod
     def of(cls, recording: Recording, collected: Collected, pools: Sequence[Carried | None]) -> Given | None:
         """Those that `pools` hold, by source; None for none."""
-        tensors, rest = {}, []
+        rows, rest = [], []
         first = -1 - recording.first_external
         source, index = recording.external_source, recording.external_index
         for number, ref in enumerate(collected.refs.tolist()):
@@ -171,18 +173,17 @@ class Given:
             pool = pools[source[external]] if ref < 0 and 0 <= external < len(source) else None
             if pool is None:
                 rest.append(number)
-                continue
-            at = index[external]
-            tensors[number] = through(collected.slots[number].views, pool[at])
-        return cls(tensors, rest) if tensors else None
+            else:
+                rows.append((number, pool, index[external], collected.slots[number].views))
+        return cls(rows, rest) if rows else None
 
     def among(self, others: Sequence[Any]) -> list[Any]:
         """All results, in order."""
-        found: list[Any] = [None] * (len(self.tensors) + len(self.rest))
+        found: list[Any] = [None] * (len(self.rows) + len(self.rest))
         for number, tensor in zip(self.rest, others, strict=True):
             found[number] = tensor
-        for number, tensor in self.tensors.items():
-            found[number] = tensor
+        for number, pool, at, views in self.rows:
+            found[number] = through(views, pool[at])
         return found
 
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from edbc.capture.code.rebind import Everywhere
 from edbc.capture.forward.deep import run_on_large_stack, too_deep
-from edbc.capture.forward.fibers import Fibers, MustSuspend, until_first_read
+from edbc.capture.forward.fibers import Fibers, MustAsk, MustSuspend, until_first_read
 from edbc.capture.forward.returned import settled
 from edbc.capture.forward.states import OwnAttributes, attributes_unchanged
 from edbc.capture.ragged.together.forwards import Forwards, note_sizes
@@ -35,6 +35,7 @@ from edbc.capture.semantics.advice import advice_for
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import DRAW_REMEDY, NoRandomNumbers, state_of_generator
+from edbc.capture.semantics.torchstate import give
 from edbc.capture.standins.source import location_of_function, raised_at
 from edbc.capture.standins.standin import refuse, require_none_caught
 from edbc.capture.standins.unread import comes_of_reading, settle
@@ -180,6 +181,8 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
             return fibers, results
     except MustKeepBooks:
         recorder.keep_books()
+    except MustAsk:
+        give(fibers.home)
     except RecursionError:
         if recorder.needs_deep_stack:
             with Recorded("forward", "instance", recorder.first_instance + recorder.instance):

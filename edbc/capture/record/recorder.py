@@ -214,6 +214,13 @@ MOST_KINDS = 4096
 """Shapes of tensors that instances bring, each with its dtype, of which it is kept what they are."""
 
 
+@functools.lru_cache(maxsize=4096)
+def _scalar(number: float, dtype: torch.dtype, _shown: str = "") -> torch.Tensor:
+    """`()`, for all mini-batches, with and without gradients."""
+    with torch._C._InferenceMode(False):  # the context that does so is forward's (`semantics.gradmode`)
+        return torch.scalar_tensor(number, dtype=dtype, device="cpu")
+
+
 class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
@@ -221,14 +228,14 @@ class Recorder:
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast", "before_books",
-        "books", "caches", "calls", "captures", "claims", "constants", "contents", "counted", "cuts", "described",
-        "descriptions", "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries", "entry_of_excerpts",
-        "equal_sizes", "external_index", "external_source", "first_external", "first_instance", "first_value", "flows",
-        "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home", "in_cell",
-        "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping", "keeps_books",
-        "kept_forwards", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves", "lets_wait",
-        "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries", "names",
-        "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
+        "books", "caches", "calls", "captures", "changes_state", "claims", "constants", "contents", "counted", "cuts",
+        "described", "descriptions", "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries",
+        "entry_of_excerpts", "equal_sizes", "external_index", "external_source", "first_external", "first_instance",
+        "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home",
+        "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
+        "keeps_books", "kept_forwards", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
+        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries",
+        "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
         "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
         "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recipes",
         "recorded_reads", "refs", "refused", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
@@ -294,6 +301,8 @@ class Recorder:
         """Ref of the external that was made last: they count downwards."""
         self.home = self.autocast = home
         """States of torch.autocast (`semantics.autocast`): of the call of the net, and now."""
+        self.changes_state = False
+        """Whether forward changes that or the gradient mode on its way."""
         self.functions: dict[Any, Any] = {}
         self.described: dict[Any, Any] = {}
         """The entries of functions and arguments, TAKES_NUMBERS or IN_PYTHON."""
@@ -955,7 +964,10 @@ class Recorder:
 
     def number(self, number: float, dtype: torch.dtype) -> Value:
         """A Python number as an operand, `()`."""
-        value = self._constant((repr(number), dtype), lambda: torch.scalar_tensor(number, dtype=dtype))
+        key = (number, dtype) if number else (number, dtype, repr(number))  # zeros have signs
+        value = self._constant_of_key.get(key)
+        if value is None:
+            value = self._constant_of_key[key] = self._new_constant(_scalar(*key))
         if self.ragged:
             self.remade[value.ref] = Number(number, dtype)
         return value

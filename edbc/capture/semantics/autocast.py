@@ -180,6 +180,7 @@ def _wrap(kind: type) -> None:
 def _tell() -> None:
     watcher = watcher_of_thread()
     if watcher is not None:
+        watcher.changes_state = True
         watcher.switch_autocast()
 
 

@@ -49,8 +49,10 @@ def watcher_of_thread() -> Recorder | None:
 
 def _tell(flows: bool) -> None:
     watcher = watcher_of_thread()
-    if watcher is not None and watcher.flows != flows:
-        watcher.switch_gradients(flows)
+    if watcher is not None:
+        watcher.changes_state = True
+        if watcher.flows != flows:
+            watcher.switch_gradients(flows)
 
 
 def _flows() -> bool:

@@ -13,7 +13,9 @@ import torch
 from torch.overrides import _get_current_function_mode_stack, _pop_mode, _push_mode
 from torch.utils import _device
 
-_num_modes = torch._C._len_torch_function_stack
+num_modes = torch._C._len_torch_function_stack
+default_dtype = torch.get_default_dtype
+infers = torch.is_inference_mode_enabled
 
 
 class TorchState(NamedTuple):
@@ -36,7 +38,7 @@ def torch_state() -> TorchState:
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
         _autocast(),
-        tuple(_get_current_function_mode_stack()) if _num_modes() else (),
+        tuple(_get_current_function_mode_stack()) if num_modes() else (),
         _device.CURRENT_DEVICE,
     )
 
@@ -61,7 +63,7 @@ def give(state: TorchState) -> None:
     torch.set_autocast_enabled("cuda", on_cuda)
     torch.set_autocast_dtype("cuda", dtype_on_cuda)
     torch.set_autocast_cache_enabled(caches)
-    while _num_modes():
+    while num_modes():
         _pop_mode()
     for mode in state.modes:
         _push_mode(mode)
@@ -89,25 +91,23 @@ class Away:
 
 
 def kept_as(home: TorchState) -> Callable[[], bool]:
-    """What asks, in half a microsecond, whether this thread's state is `home` for sure, as nearly always."""
+    """What asks whether this thread's state is `home` for sure, as nearly always."""
     gradients, inference, dtype, (_, on_cpu, _, on_cuda, caches), _, device = home
     is_plain = not home.modes and not home.autocast[0] and not home.autocast[2]
     has_cuda = torch.backends.cuda.is_built()
 
-    def is_home(grad: Any = torch.is_grad_enabled, infers: Any = torch.is_inference_mode_enabled,
-                default: Any = torch.get_default_dtype, casts: Any = torch._C._is_any_autocast_enabled,
-                dtype_of: Any = torch.get_autocast_dtype) -> bool:  # fmt: skip
+    def is_home() -> bool:
         return (
             is_plain
-            and grad() is gradients
+            and torch.is_grad_enabled() is gradients
             and infers() is inference
-            and default() is dtype
-            and not _num_modes()
-            and not casts()
+            and default_dtype() is dtype
+            and not num_modes()
+            and not torch._C._is_any_autocast_enabled()
             and _device.CURRENT_DEVICE is device
-            and dtype_of("cpu") is on_cpu
+            and torch.get_autocast_dtype("cpu") is on_cpu
             and torch.is_autocast_cache_enabled() is caches
-            and (not has_cuda or dtype_of("cuda") is on_cuda)
+            and (not has_cuda or torch.get_autocast_dtype("cuda") is on_cuda)
         )
 
     return is_home

@@ -191,6 +191,21 @@ def test_short_keys_tell_numbers_apart() -> None:
                            for x, y in zip(found, right, strict=True))  # fmt: skip
 
 
+def test_numbers_that_are_operands_keep_their_signs() -> None:
+    """Zeros of either sign are two, once there are so many numbers that these are no constants."""
+    numbers = [0.0, -0.0, 0.25, 0.5, 0.75, 1.25]
+
+    def forward(model: nn.Module, h: Tensor, word: int) -> Tensor:
+        return torch.copysign(h.exp(), h.abs() * numbers[word]) * (numbers[word] + 3)
+
+    model, words = seeded(Model, forward), list(range(6))
+    net = bound(model, words)
+    with torch.inference_mode():
+        for _ in range(2):
+            for ours, right in zip(net(words), map(model, words), strict=True):
+                assert torch.equal(torch.signbit(ours), torch.signbit(right))
+
+
 def test_what_torch_says_of_shapes_is_kept_by_what_arguments_are() -> None:
     """Numbers of other classes and signs are other calls; a size that is a symbol, which is written as its number, and
     functions that are not torch's are asked anew."""
