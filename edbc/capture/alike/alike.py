@@ -132,6 +132,8 @@ class Mould(NamedTuple):
     numbers of the instance, or as they are."""
     values: Written | None
     """What makes those, where steps do."""
+    followed: Sequence[int]
+    """The values whose integers are further numbers of the instance."""
     looks: Looks | None
     """What it looks up by the instance's integers."""
     of_leaves: bool
@@ -228,8 +230,9 @@ class Alike:
         if None in moulds:
             return None
         found = self._capture(moulds, leaves, numbers)
-        self.found += len(instances) - len(new)
-        self._found_size += size - sum(new.values())
+        if found is not None:
+            self.found += len(instances) - len(new)
+            self._found_size += size - sum(new.values())
         return found
 
     def _keys(self, column: Column) -> list[Any]:
@@ -256,6 +259,7 @@ class Alike:
 
     def _capture(self, moulds: Sequence[Mould], leaves: Sequence[Any], numbers: Sequence[Any]) -> Capture | None:
         structures = (*[mould.structure for mould in moulds],)
+        numbers = list(numbers)
         try:
             constants = self._constants(moulds, leaves, numbers)
         except (IndexError, OverflowError, ValueError, RuntimeError):  # which the code is to raise where it has it too
@@ -267,8 +271,9 @@ class Alike:
             return None
 
     def _constants(self, moulds: Sequence[Mould], leaves: Sequence[Any],
-                   numbers: Sequence[Any]) -> dict[int, torch.Tensor]:  # fmt: skip
-        """By source. Raises what torch raises for numbers that are no indices, say."""
+                   numbers: list[Sequence[Any]]) -> dict[int, torch.Tensor]:  # fmt: skip
+        """By source; `numbers` get those that follow from others. Raises what torch raises for numbers that are no
+        indices, say."""
         sources, first = self._lexicon.table.sources, moulds[0]
         if first.of_leaves and len({*map(id, moulds)}) == 1:
             return {source: _stacked([of[item] for of in leaves for item in items], *_class_of(sources[source]))
@@ -281,6 +286,8 @@ class Alike:
             values = leaves[number]
             if mould.values is not None:
                 values = mould.values.run(values, numbers[number], fills[number])
+                for followed in mould.followed:
+                    numbers[number] = (*numbers[number], *values[followed].reshape(-1).tolist())
             for source, items in mould.constants:
                 pool = pools.get(source)
                 if pool is None:
@@ -427,12 +434,13 @@ class Alike:
         named = [shows.named[words[i] - NAMED] for i in at]
         constants = [(source, _as_runs(items, steps)) for source, items in constants]
         of_items = [items for _, items in constants if isinstance(items, list) or type(items) is tuple]
-        wanted = {item for items in of_items for item in items if type(item) is int}
+        wanted = {item for items in of_items for item in items if type(item) is int}.union(steps.followed)
         structure, own = number_of_structure(self._lexicon, part.words, text), needed(steps.steps, wanted)
         values = written(own, steps.num_leaves) if own else None
         of_leaves = values is None and all(type(items) is tuple for _, items in constants)
         looks = Looks.of(at, [place for place, _ in named], [rows for _, rows in named])
-        return Mould(structure, part.words, self._lexicon.nest(text), constants, values, looks, of_leaves)
+        nest = self._lexicon.nest(text)
+        return Mould(structure, part.words, nest, constants, values, steps.followed, looks, of_leaves)
 
 
 def _take_off(shadow: nn.Module, states: Iterable[tuple[str, str]]) -> None:
@@ -593,8 +601,9 @@ class Shows:
         self.steps.clear()
 
     def ask(self, places: Sequence[int]) -> NoReturn:
-        """Somebody wants to know the numbers in these places."""
-        self.asked.update(places)
+        """Somebody wants to know the numbers in these places; those that follow from others are no part of a key."""
+        count = len(self.read[self.rec.instance][0].numbers)
+        self.asked.update(place for place in places if place < count)
         self.asker = self.rec.instance
         raise CannotKeep
 
@@ -643,7 +652,7 @@ class Shows:
         kind = type(index)
         if kind is Number:
             return index.row_of(table)
-        if kind is Told:
+        if kind is Told or kind is Leaf:
             return index.rows_of(table)
         return Rows(table, list(index)) if kind is list and Number in set(map(type, index)) else None
 

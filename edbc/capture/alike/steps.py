@@ -7,7 +7,9 @@ Definitions.
 
 (1) The *values* of an instance are its leaves and then the results of its steps. A step's arguments are values, numbers
     of the instance, tensors of them or filled by them (`standins.told`), and what is the same for all.
-(2) Steps are kept where what they give is told by shapes: none draws, changes a tensor, or makes a shape of values.
+(2) Steps are kept where what they give is told by shapes: none draws or changes a tensor. One that makes a shape of
+    values (`bincount`), or reads some, is *checked* where it runs again: other instances are recorded as they are
+    unless it gives them the same shapes. A mask makes others nearly always, so what takes one so is not kept.
 (3) A *run* of a leaf is a view of it whose elements stand one after the other in its memory, where the leaf's do: a
     row, a slice, an element. Those of all instances are copied in one call, and no step makes them.
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 OF_INSTANCE = frozenset((Leaf, Told, Filled))
 _AT_ONCE = OF_INSTANCE | {Made}
 _OF_SLICES = frozenset((int, NoneType))
+_INTEGERS = frozenset((torch.int64, torch.int32))
 _FAILED = object()
 
 
@@ -70,13 +73,14 @@ class Step(NamedTuple):
     first: int
     """The number of its first result, and how many there are."""
     size: int
+    shapes: tuple[torch.Size, ...] | None = None
+    """What it has to give, where it is checked."""
 
 
 class _Seen(Dispatched):
     """Sees too whether a number was read, by which there may be a shape; as an index it is none of that."""
 
     reads = False
-    is_by_value = property(lambda self: self.draws or self.is_foreign or self.shape_by_value)
 
     def _note(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super()._note(operator, args, kwargs)
@@ -99,6 +103,9 @@ class Steps:
         self.values, self.num_leaves = [leaf.detach() for leaf in leaves], len(leaves)
         self.seen_of = list(range(len(leaves)))
         """By value, the leaf whose memory it shows; -1 for what has its own."""
+        self.followed: list[int] = []
+        """The values whose integers rows are looked up by: they count as further numbers of the instance."""
+        self._num_numbers = len(numbers)
         self.known: dict[Any, Leaf] = {}
         """What calls with equal arguments have given: four heads of attention compare one adjacency."""
         self.leaves = [self._leaf(number) for number in self.seen_of]
@@ -131,7 +138,8 @@ class Steps:
                 result = func(*given[0], **given[1])
         except Exception:  # raised again without what it holds: nobody is to look for stand-ins
             pass
-        if result is _FAILED or seen.is_by_value or (seen.reads and name != "getitem"):
+        is_checked = seen.shape_by_value or (seen.reads and name != "getitem")
+        if result is _FAILED or seen.draws or seen.is_foreign or (is_checked and _has_masks(given)):
             raise CannotKeep
         outputs, tensors = split_outputs(result)
         if not tensors:
@@ -141,7 +149,7 @@ class Steps:
             raise CannotKeep
         taken = [item for item in flat(args, kwargs) if type(item) is Leaf]
         known = {id(leaf.tensor): leaf for leaf in taken}
-        new = self._add(func, told, tensors, taken)
+        new = self._add(func, told, tensors, taken, is_checked)
         leaves = [known.get(id(tensor), leaf) for tensor, leaf in zip(tensors, new, strict=True)]
         found = leaves[0] if type(outputs) is Hole else fill(outputs, leaves)
         if key is not None and type(found) is Leaf:
@@ -153,11 +161,22 @@ class Steps:
         told = OfNumbers(places.flatten().tolist(), values.shape, values.dtype)
         return self._add(torch.clone, ((told,), {}), [values], ())[0]
 
-    def _add(self, func: Any, told: Any, tensors: Sequence[torch.Tensor], taken: Sequence[Leaf]) -> list[Leaf]:
+    def integers(self, leaf: Leaf) -> Told:
+        """What a value has, as numbers that follow from the instance's. Raises CannotKeep for one that has no
+        integers."""
+        if leaf.dtype not in _INTEGERS:
+            raise CannotKeep
+        first, self._num_numbers = self._num_numbers, self._num_numbers + leaf.tensor.numel()
+        self.followed.append(leaf.number)
+        return Told(self.watch.rec, self.watch, leaf.tensor, torch.arange(first, self._num_numbers).view(leaf.shape))
+
+    def _add(self, func: Any, told: Any, tensors: Sequence[torch.Tensor], taken: Sequence[Leaf],
+             is_checked: bool = False) -> list[Leaf]:  # fmt: skip
         """The stand-ins for what a new step gives, of these."""
         first = len(self.values)
         args, kwargs = told
-        self.steps.append(Step(func, args, kwargs, first, len(tensors)))
+        shapes = tuple(tensor.shape for tensor in tensors) if is_checked else None
+        self.steps.append(Step(func, args, kwargs, first, len(tensors), shapes))
         for tensor in tensors:
             memory = tensor.untyped_storage()._cdata
             of = {self.seen_of[x.number] for x in taken if x.tensor.untyped_storage()._cdata == memory}
@@ -212,11 +231,16 @@ def _key(item: Any) -> Any:
     return kind, repr(item) if kind is float else item
 
 
+def _has_masks(given: Any) -> bool:
+    return any(isinstance(item, torch.Tensor) and item.dtype in rules.MASKS for item in flat(given))
+
+
 def needed(steps: Sequence[Step], wanted: set[int]) -> list[Step]:
-    """Those of the steps that values with the wanted numbers are made by. Linear in their arguments."""
+    """Those of the steps that values with the wanted numbers are made by, and those that are checked. Linear in their
+    arguments."""
     kept = []
     for step in reversed(steps):
-        if not wanted.isdisjoint(range(step.first, step.first + step.size)):
+        if step.shapes is not None or not wanted.isdisjoint(range(step.first, step.first + step.size)):
             kept.append(step)
             wanted.update(_holes((step.args, step.kwargs)))
     return kept[::-1]
@@ -271,6 +295,11 @@ def written(steps: Sequence[Step], num_leaves: int) -> Written:
                 f"r = {call}",
                 f"{', '.join(names)} = r if type(r) is tuple and len(r) == {len(names)} else split(r)[1]",
             ]
+        if step.shapes is not None:
+            are_others = " or ".join(
+                f"{name}.shape != {_name_of(shape, given)}" for name, shape in zip(names, step.shapes, strict=True)
+            )
+            lines.append(f"if {are_others}: raise ValueError")
         made |= dict.fromkeys(range(step.first, step.first + step.size), "")
     last = max(made, default=-1)
     results = [f"v{number}" if number in made else "None" for number in range(num_leaves, last + 1)]

@@ -55,7 +55,7 @@ from edbc.capture.record.lookup import looked_up, looks_up_numbers
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.recording import Recording
 from edbc.capture.record.signature import written
-from edbc.capture.record.special import embedded
+from edbc.capture.record.special import embedded, is_at_once
 from edbc.capture.record.table import Draw, Operation, SharedRef, TypeTable, fill, shared_refs, through
 from edbc.capture.semantics.autocast import State, entered
 from edbc.capture.semantics.gradmode import watched_by
@@ -975,7 +975,7 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
 
     def call(self: Any, indices: Any) -> Any:
         table: Any = looked_up(self.weight, self.padding_idx, self.sparse)
-        if (type(indices) is torch.Tensor and indices.ndim <= 1) or isinstance(indices, Index | Mask | Worked):
+        if (is_at_once(indices) and indices.ndim <= 1) or isinstance(indices, Index | Mask | Worked):
             return embedded(recorder, table, indices)
         may_be_rows = not recorder.in_cell and (recorder.ragged or recorder.sizes is not None)
         if type(indices) is torch.Tensor and indices.ndim == 2 and 1 in indices.shape and may_be_rows:

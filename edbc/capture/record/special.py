@@ -10,9 +10,8 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import rows_at
-from edbc.capture.ragged.symbols import Index, Mask
+from edbc.capture.ragged.symbols import Index
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.draws import DRAWN
 from edbc.capture.record.excerpts import rows_seen
 from edbc.capture.record.functionalise import refuse_statistics
@@ -182,7 +181,7 @@ def special(rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: 
         name == "embedding"
         and len(args) == 2
         and type(args[1]) is Shared
-        and (type(args[0]) is torch.Tensor or (rec.shows is not None and isinstance(args[0], Index)))
+        and (is_at_once(args[0]) or (rec.shows is not None and isinstance(args[0], Index)))
         and args[0].ndim <= 1
         and not any(kwargs.get(k) for k in ("max_norm", "scale_grad_by_freq"))
     ):
@@ -270,7 +269,12 @@ def _common_dtype(data: Any) -> torch.dtype:
     return data.dtype if isinstance(data, torch.Tensor) else torch.tensor(data).dtype
 
 
-def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask | Worked) -> Any:
+def is_at_once(item: Any) -> bool:
+    """Whether it is a tensor of the instance alone, or stands for one."""
+    return type(item) is torch.Tensor or (issubclass(type(item), Symbol) and item.is_at_once)
+
+
+def embedded(rec: Recorder, table: Shared, indices: Any) -> Any:
     """Rows of a table: copies of them, nobody else's. Raises IndexError for a negative number, which counts from the
     end when a tensor is indexed, and is no row of an embedding."""
     if type(indices) is torch.Tensor and indices.numel() and (least := int(indices.min())) < 0:
@@ -281,7 +285,7 @@ def embedded(rec: Recorder, table: Shared, indices: torch.Tensor | Index | Mask 
         look_up = look_up_of(table.ref)
         if look_up is None or not look_up.sparse:
             return rec.function(every_row, (table, look_up and look_up.padding_index), {})
-    if isinstance(indices, Index | Mask | Worked):
+    if type(indices) is not torch.Tensor:
         rows = indices.rows_of(table)
     else:
         rows = (table if rec.flows else rec.without_gradient(table))._rows(indices)

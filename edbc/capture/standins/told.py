@@ -160,11 +160,13 @@ class Leaf(Lazy):
     dtype = property(lambda self: self.tensor.dtype)
     ndim = property(lambda self: self.tensor.ndim)
 
+    def rows_of(self, table: Shared) -> Any:
+        """Rows of a parameter by the integers that it has."""
+        return self.watch.steps[-1].integers(self).rows_of(table)
+
     def materialise(self) -> Value:
-        """See Lazy. Raises CannotKeep for integers, by which instances may be told apart."""
+        """See Lazy."""
         if self.whole is None:
-            if not (self.tensor.is_floating_point() or self.tensor.dtype is torch.bool):
-                raise CannotKeep
             self.whole = self.rec.constant(self.tensor)
             self.watch.note_leaf(self.whole, self.number)
         return self.whole
