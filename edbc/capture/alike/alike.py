@@ -11,6 +11,8 @@ Definitions.
     of parameters and multiply, and which it can make tensors of.
 (2) The *key* of an instance is its pattern, with the numbers that forward wants to know: which these are is found out
     by trying, where an attribute, key or place in a tuple leads to one in all patterns at once.
+    What forward reads of what follows from an instance (`alike.steps`, definition (3)) is part of its key too, one
+    reading after the other, as what is read later may hang on it: the key up to a reading leads to a `Branch`.
 (3) A *mould* is what the first instance of a key has added: a part (`captured.joining.Part`), where the rows that it
     looks up and its constants are told by the places of numbers and leaves.
 
@@ -40,7 +42,18 @@ from torch import nn
 
 from edbc.base.kept import Kept
 from edbc.capture.alike.reading import FLOATS, Column, memory_of, names, read, tensor_of_array
-from edbc.capture.alike.steps import Memory, OfNumbers, Runs, Steps, Written, filled_each, needed, written
+from edbc.capture.alike.steps import (
+    MOST_READS,
+    Memory,
+    OfNumbers,
+    Place,
+    Runs,
+    Steps,
+    Written,
+    filled_each,
+    needed,
+    written,
+)
 from edbc.capture.captured.instance import WORD, Words, sections
 from edbc.capture.captured.joining import (
     Part,
@@ -140,6 +153,20 @@ class Mould(NamedTuple):
     """Whether all constants are leaves."""
 
 
+class Branch(NamedTuple):
+    """Where forward reads a value: the instances of a key so far are told apart by it."""
+
+    outcome: Callable[[Sequence[torch.Tensor], Sequence[Any]], Any]
+    """What an instance with such leaves and numbers has."""
+
+    def key(self, before: Any, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+        """That of an instance behind it; where torch raises, one that nothing is kept of."""
+        try:
+            return before, self.outcome(leaves, numbers)
+        except (IndexError, OverflowError, ValueError, RuntimeError):
+            return before, None
+
+
 class Read(NamedTuple):
     """An instance."""
 
@@ -169,7 +196,8 @@ class Alike:
         floats that are operands may be, are recorded only if it `takes_new`."""
         self._view, self._lexicon, self._lease, self._takes_new = view, lexicon, lease, takes_new
         self._leased: tuple[nn.Module, Recorder] | None = None
-        self._moulds: Kept[Any, Mould | None] = Kept(MOST_MOULDS)
+        self._moulds: Kept[Any, Mould | Branch | None] = Kept(MOST_MOULDS)
+        self._has_branches = False
         self._patterns: Kept[Any, Pattern] = Kept(MOST_MOULDS)
         self._serial = itertools.count()
         self._tells_masks = False
@@ -236,7 +264,20 @@ class Alike:
         return found
 
     def _keys(self, column: Column) -> list[Any]:
-        """Definition (2), of each instance; None for one whose pattern is new."""
+        """Definition (2), of each instance, up to the first reading that nobody knows; None for one whose pattern is
+        new."""
+        keys = self._without_reads(column)
+        if not self._has_branches:
+            return keys
+        nothing = itertools.repeat(())
+        return [*map(self._behind_reads, keys, column.leaves or nothing, column.numbers or nothing)]
+
+    def _behind_reads(self, key: Any, leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+        while type(found := self._moulds.get(key)) is Branch:
+            key = found.key(key, leaves, numbers)
+        return key
+
+    def _without_reads(self, column: Column) -> list[Any]:
         only = self._patterns.get(column.patterns[0])
         if only and not only.asked and column.patterns.count(column.patterns[0]) == len(column.patterns):
             return [only.number] * len(column.patterns)
@@ -247,7 +288,7 @@ class Alike:
         return [of.number for of in known]  # type: ignore[union-attr]
 
     def _key(self, of: Read) -> Any:
-        return self._keys(Column([of.pattern], None, [of.numbers]))[0]
+        return self._keys(_alone(of))[0]
 
     def _ask(self, pattern: Any, places: Iterable[int]) -> None:
         """From now on the numbers in these places are part of the keys of a pattern's instances."""
@@ -324,11 +365,17 @@ class Alike:
     def _learn(self, read: Sequence[Read], instances: Sequence[Any]) -> None:
         """The moulds of the first instance of each key that is unknown, or that there is none."""
         with self._lock:
-            for _ in range(TOGETHER):
+            num_failed = 0
+            for _ in range(TOGETHER + MOST_READS):  # behind what is read there are keys that nobody has met
                 firsts = self._firsts(read, instances)
-                if not firsts or self._try(list(firsts.values())) or self._tell_masks(firsts.values()):
+                if not firsts:
                     return
-                if not self._ask_by_name(list(firsts.values())):
+                if self._try(list(firsts.values())):
+                    continue
+                num_failed += 1
+                if self._tell_masks(firsts.values()):
+                    return
+                if num_failed == TOGETHER or not self._ask_by_name(list(firsts.values())):
                     break
             for _ in range(2):  # then those of a pattern whose numbers are told
                 for of, instance in self._firsts(read, instances).values():
@@ -400,6 +447,7 @@ class Alike:
             else:
                 parts = recorded_together(shadow, recorder, self._lexicon, [instance for _, instance in firsts])
             moulds = None if parts is None else [*map(self._mould, parts, shows.steps, itertools.repeat(shows))]
+            branches = [[_branch(steps, read) for read in steps.reads] for steps in shows.steps]
         except (CannotKeep, Exception):
             moulds = None
         finally:
@@ -412,11 +460,22 @@ class Alike:
             self._leased = moulds = None
         if moulds is not None and not self._takes_new and any(map(self._has_new, moulds)):
             moulds = None
-        for (of, _), mould in zip(firsts, moulds or (), strict=False):
+        for (of, _), mould, own in zip(firsts, moulds or (), branches if moulds else (), strict=False):
             if of.pattern in self._patterns:  # more new ones than are kept may have come since
-                self._moulds.add(self._key(of), mould)
+                self._moulds.add(self._branched(of, own), mould)
         self.looked += moulds is None  # as an instance more
         return moulds is not None
+
+    def _branched(self, of: Read, branches: Sequence[Branch]) -> Any:
+        """The key of an instance that has come by these."""
+        [key] = self._without_reads(_alone(of))
+        for branch in branches:
+            known = self._moulds.get(key)
+            if type(known) is not Branch:
+                self._has_branches, known = True, branch
+                self._moulds.add(key, branch)
+            key = known.key(key, of.leaves, of.numbers)
+        return key
 
     def _has_new(self, mould: Mould) -> bool:
         types = sections(np.frombuffer(mould.words, WORD))[0]
@@ -443,11 +502,31 @@ class Alike:
         return Mould(structure, part.words, nest, constants, values, steps.followed, looks, of_leaves)
 
 
+def _branch(steps: Steps, read: int) -> Branch:
+    """Where an instance has read a value."""
+    if read in steps.comparisons:
+        compare, one, other = steps.comparisons[read]
+        if type(other) is Place:
+            return Branch(lambda _, numbers: compare(numbers[one], numbers[other.place]))
+        return Branch(lambda _, numbers: compare(numbers[one], other))
+    values = written(needed([step for step in steps.steps if step.first <= read], {read}), steps.num_leaves)
+
+    def outcome(leaves: Sequence[torch.Tensor], numbers: Sequence[Any]) -> Any:
+        fills = filled_each([values.fills], [numbers])[0] if values.fills else ()
+        return repr(values.run(leaves, numbers, fills)[read].tolist())
+
+    return Branch(outcome)
+
+
 def _take_off(shadow: nn.Module, states: Iterable[tuple[str, str]]) -> None:
     """Let modules have no such attributes, told by path and name."""
     modules = dict(shadow.named_modules())
     for path, name in states:
         modules[path].__dict__.pop(name, None)
+
+
+def _alone(of: Read) -> Column:
+    return Column([of.pattern], [of.leaves], [of.numbers])
 
 
 def _each(column: Column) -> list[Read]:

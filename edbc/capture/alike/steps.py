@@ -10,7 +10,9 @@ Definitions.
 (2) Steps are kept where what they give is told by shapes: none draws or changes a tensor. One that makes a shape of
     values (`bincount`), or reads some, is *checked* where it runs again: other instances are recorded as they are
     unless it gives them the same shapes. A mask makes others nearly always, so what takes one so is not kept.
-(3) A *run* of a leaf is a view of it whose elements stand one after the other in its memory, where the leaf's do: a
+(3) Integers and truth values that steps give may be *read* (`int(lengths.max())`, `if mask.any():`, `score > 0.5` of
+    floats of the instance): what they are is part of an instance's key then.
+(4) A *run* of a leaf is a view of it whose elements stand one after the other in its memory, where the leaf's do: a
     row, a slice, an element. Those of all instances are copied in one call, and no step makes them.
 
 So a constant that such calls made has the bits that it has in an instance that is recorded as it is.
@@ -34,7 +36,7 @@ from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat, split_outputs
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Symbol
-from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Leaf, Told, filled
+from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Leaf, Real, Told, filled
 
 if TYPE_CHECKING:
     from edbc.capture.alike.alike import Shows
@@ -43,6 +45,9 @@ OF_INSTANCE = frozenset((Leaf, Told, Filled))
 _AT_ONCE = OF_INSTANCE | {Made}
 _OF_SLICES = frozenset((int, NoneType))
 _INTEGERS = frozenset((torch.int64, torch.int32))
+_READ = _INTEGERS | {torch.bool}
+MOST_READ, MOST_READS = 64, 16
+"""Elements of a value that is read, and such values of an instance."""
 _FAILED = object()
 
 
@@ -88,7 +93,7 @@ class _Seen(Dispatched):
 
 
 class Run(NamedTuple):
-    """Definition (3), by the leaf's number and the elements before it."""
+    """Definition (4), by the leaf's number and the elements before it."""
 
     leaf: int
     offset: int
@@ -106,6 +111,10 @@ class Steps:
         self.followed: list[int] = []
         """The values whose integers rows are looked up by: they count as further numbers of the instance."""
         self._num_numbers = len(numbers)
+        self.reads: list[int] = []
+        """The values that forward has read, in this order."""
+        self.comparisons: dict[int, tuple[Callable[[Any, Any], bool], int, Any]] = {}
+        """Those that comparing a float of the instance, by its place, with a number or a Place gives."""
         self.known: dict[Any, Leaf] = {}
         """What calls with equal arguments have given: four heads of attention compare one adjacency."""
         self.leaves = [self._leaf(number) for number in self.seen_of]
@@ -161,6 +170,29 @@ class Steps:
         told = OfNumbers(places.flatten().tolist(), values.shape, values.dtype)
         return self._add(torch.clone, ((told,), {}), [values], ())[0]
 
+    def read(self, leaf: Leaf) -> torch.Tensor:
+        """Definition (3). Raises CannotKeep for others, which hardly any other instance has."""
+        if leaf.number not in self.reads:
+            is_few = leaf.tensor.numel() <= MOST_READ and len(self.reads) < MOST_READS
+            if leaf.number < self.num_leaves or leaf.dtype not in _READ or not is_few:
+                raise CannotKeep
+            self.reads.append(leaf.number)
+        return leaf.tensor
+
+    def compared(self, compare: Callable[[Any, Any], bool], one: Real, other: Any) -> bool | None:
+        """What comparing a float of the instance with another number gives, which is read: a value that no step
+        makes. None where too many are."""
+        told = compare, one.place, Place(other.place) if type(other) is Real else other
+        found = compare(one.value, other.value if type(other) is Real else other)
+        if told not in self.comparisons.values():
+            if len(self.reads) == MOST_READS:
+                return None
+            self.reads.append(len(self.values))
+            self.comparisons[len(self.values)] = told
+            self.values.append(torch.tensor(found))
+            self.seen_of.append(-1)
+        return found
+
     def integers(self, leaf: Leaf) -> Told:
         """What a value has, as numbers that follow from the instance's. Raises CannotKeep for one that has no
         integers."""
@@ -185,7 +217,7 @@ class Steps:
         return [self._leaf(number) for number in range(first, len(self.values))]
 
     def run_of(self, number: int) -> Run | None:
-        """Definition (3); None for a value that is none."""
+        """Definition (4); None for a value that is none."""
         if self.seen_of[number] < 0:
             return None
         leaf, value = self.values[self.seen_of[number]], self.values[number]

@@ -10,6 +10,7 @@ A tensor that forward makes of numbers and writes such integers into, or by such
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -75,6 +76,23 @@ for _name in (*METHODS, *"matmul rmatmul rdivmod complex rlshift rrshift reduce_
     setattr(Number, f"__{_name}__", _asked(f"__{_name}__"))
 
 
+def _compared(compare: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """Of a float, which hardly comes again, only what a comparison gives is told."""
+
+    ask = _asked(f"__{compare.__name__}__")
+
+    def answer(self: Real, other: Any) -> Any:
+        found = self.watch.steps[-1].compared(compare, self, other) if type(other) in _COMPARED else None
+        return ask(self, other) if found is None else found
+
+    return answer
+
+
+_COMPARED = frozenset((int, float, Real))
+for _compare in (operator.lt, operator.le, operator.gt, operator.ge):
+    setattr(Real, f"__{_compare.__name__}__", _compared(_compare))
+
+
 class Told(Index):
     """A tensor of integers, those of `places`."""
 
@@ -129,8 +147,7 @@ class Told(Index):
             return table._many(self.tolist())
         row = getattr(look_up_of(table.ref), "padding_index", None)
         options = {} if row is None else {"padding_idx": row}
-        embedding: Any = torch.nn.functional.embedding
-        return embedding(self.materialise(), table, **options)
+        return self.rec.function(torch.nn.functional.embedding, (self.materialise(), table), options, "embedding")
 
     def make(self) -> Value:  # type: ignore[override]
         """The constant that holds them."""
@@ -180,8 +197,14 @@ class Leaf(Lazy):
     def _meta(self) -> torch.Tensor:
         return torch.empty_like(self.tensor, device="meta")
 
-    def _read(self, place: int = -1) -> NoReturn:
+    def _read(self, place: int = -1) -> torch.Tensor:
+        return self.watch.steps[-1].read(self)
+
+    def numpy(self, *_: Any, **__: Any) -> NoReturn:
+        """Its memory, which code may change."""
         raise CannotKeep
+
+    __array__ = numpy
 
 
 def _both(name: str) -> Callable[..., Any]:
@@ -194,6 +217,14 @@ def _both(name: str) -> Callable[..., Any]:
     return both
 
 
+def _of_steps(name: str) -> Callable[..., Any]:
+    """A method that torch computes at once."""
+    method = getattr(torch.Tensor, name)
+    return lambda self, *args: self.rec.function(method, (self, *args), {})
+
+
+for _name in "__eq__ __ne__ eq ne not_equal".split():
+    setattr(Told, _name, _of_steps(_name))
 for _name in "unsqueeze squeeze view reshape flatten t expand permute transpose select narrow flip".split():
     setattr(Told, _name, _both(_name))
 Told.T = property(lambda self: self.t())

@@ -661,6 +661,7 @@ class Takes(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.table, self.join, self.out = nn.Embedding(9, SIZE), nn.Linear(2 * SIZE, SIZE), nn.Linear(SIZE, 3)
+        self.padded = nn.Embedding(9, SIZE, padding_idx=0)
 
     def forward(self, item: Any) -> Any:
         x, ids, scale = item["x"], item["ids"], item["scale"]
@@ -696,6 +697,9 @@ class Takes(nn.Module):
             return x[torch.tensor(ids) % SIZE].sum(0)
         if way == "shifted":
             return self.table((torch.tensor(ids) + 1) % 9).mean(0) * self.table.weight[(torch.tensor(ids) * 2) % 9][0]
+        if way == "padded":
+            words = torch.tensor([ids, ids[::-1]])
+            return self.padded(words)[:, : 1 + int(words.ne(0).any())].sum((0, 1))
         if way == "best":
             best = x.argmax(1)
             return self.table(best[0]) + self.table(best[1:].view(1, -1)).sum(1)[0] + self.out.weight[best.min() % 3]
@@ -718,7 +722,7 @@ def h_of(table: Any, ids: Any) -> Any:
 
 
 WAYS = ("row", "last", "rows", "slice", "column", "view", "transposed", "unbound", "look-up", "looked up", "gathered",
-        "chosen", "shifted", "best", "counted", "added", "scaled", "masked", "where", "computed")  # fmt: skip
+        "chosen", "shifted", "padded", "best", "counted", "added", "scaled", "masked", "where", "computed")  # fmt: skip
 
 
 def takers(ways: tuple[str, ...], seed: int, count: int) -> list[Any]:
@@ -1227,6 +1231,67 @@ def test_integers_that_follow_from_others(kind: str) -> None:
     require_eager(net, drawn(make, 9, 12))
 
     assert kind not in FOLLOW or net.alike.looked - looked == net.alike.found - found == 12
+
+
+class Decides(OfOne):
+    """What forward may decide by what follows from the instance, one way per kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, SIZE)
+
+    def forward(self, item: Any) -> Any:
+        kind, ids, scores = item["kind"], item["tensor"], item["scores"]
+        h = self.words(ids)
+        if kind == "length":
+            length = (ids != 0).sum()
+            return h[:length].sum(0), h.narrow(0, 0, length).mean() if length else h.sum(), int(length)
+        if kind == "twice":
+            h = torch.tanh(h) if (ids == 1).any() else h
+            return self.up(h.sum(0)) if bool((ids.max() > 1) if len(ids) > 1 else ids.sum() == 0) else h.sum()
+        if kind == "each":
+            return [self.up(row) for row, word in zip(h, ids, strict=True) if word != 0], h.sum()
+        if kind == "listed":
+            return [self.up(h[k]) for k in (ids % 2).tolist() if k < len(ids)]
+        if kind == "sorted":
+            order = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
+            return self.up(self.words.weight[: len(order)][order]) * torch.tensor(sorted(scores, reverse=True)).view(
+                -1, 1
+            )
+        if kind == "above":
+            return [self.up(h[0]) * score for score in scores if 0.5 < score <= 1 or score >= 2]
+        if kind == "float":
+            return self.up(h[0]) * item["x"].sum().item()
+        if kind == "array":
+            order = item["x"].argsort()
+            order.numpy()[:2] = len(ids)
+            return self.words(order)
+        return sum((0.01 * self.up(h[0]) for k, score in enumerate(scores * 9) if score > k / 20), h.sum(0))
+
+
+DECIDES = ["length", "twice", "each", "listed", "sorted", "above"]
+"""Those whose records serve others."""
+
+
+@pytest.mark.parametrize("kind", [*DECIDES, "float", "array", "often"])
+def test_decisions_by_what_follows_from_the_instance(kind: str) -> None:
+    """Eager's values, gradients and classes of either way; what came before runs no Python."""
+
+    def make(rng: Random) -> Any:
+        ids = torch.tensor([rng.randrange(3) for _ in range(rng.choice([1, 2]))])
+        scores = [rng.choice([0.0, -0.0, 0.5, 1.0, 2.5, rng.random()]) for _ in range(rng.choice([2, 3]))]
+        return {"kind": kind, "tensor": ids, "x": vector(rng), "scores": scores}
+
+    net = bound(seeded(Decides), drawn(make, 0, 12), rows=None)
+    net.alike._few = RECENT  # so that it goes on looking
+    for seed in range(1, 12):
+        require_eager(net, drawn(make, seed, 12))
+    seen = [item for seed in range(1, 12) for item in drawn(make, seed, 12)]
+    instances = [item | {"x": item["x"] + 1} for item in Random(0).sample(seen, 12)]
+    found = net.alike.found
+    require_eager(net, instances)
+
+    assert kind == "often" or (net.alike.found == found + 12) == (kind in DECIDES)
 
 
 # --- masks ---------------------------------------------------------------------------------------------------------
