@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
 
 from edbc.capture.standins.nests import rebuilt
 from edbc.capture.standins.objects import Sought, walked
@@ -25,11 +24,6 @@ from edbc.capture.standins.objects import Sought, walked
 _OF_NUMPY = {torch.float16: np.dtype(np.float16), torch.float32: np.dtype(np.float32),
              torch.float64: np.dtype(np.float64)}  # fmt: skip
 _NUMBERS = (torch.Tensor, np.ndarray, np.floating)
-
-
-def dtype_of(model: nn.Module) -> torch.dtype:
-    """The dtype of a model's first floating-point parameter; float32 where it has none."""
-    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from edbc.capture.captured.instance import Captured
 from edbc.capture.captured.joining import Part, capture_each, joined, own_part, own_parts, part_of
 from edbc.capture.captured.structurecache import StructureCache, structure_cache
 from edbc.capture.captured.vocabulary import Home, Lexicon, home_of, training_of, triangular
-from edbc.capture.code.shadow import ModelView, flags_of, recording_shadow
+from edbc.capture.code.shadow import ModelView, dtype_of, flags_of, recording_shadow
 from edbc.capture.forward.build import Capture, capture, fused
 from edbc.capture.forward.cutting import RunSegment
 from edbc.capture.forward.cutting import Segment as Cutout
@@ -201,7 +201,7 @@ class Net:
                               ragged=plan.ragged)  # fmt: skip
         first = next((p for p in model.parameters() if p.is_floating_point()), None)
         self.device = first.device if first is not None else torch.device("cpu")
-        self.dtype = first.dtype if first is not None else torch.float32
+        self.dtype = dtype_of(model)
         if rebind is None:
             rebind = not any(f"{class_of(torch.empty(0, dtype=self.dtype)).dtype}[" in t.signature for t in plan.types)
         self.rebind = rebind

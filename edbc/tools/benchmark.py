@@ -44,6 +44,7 @@ import numpy as np
 import torch
 
 from edbc.base.arguments import DEVICES, DTYPES, require_count, require_name
+from edbc.capture.code.shadow import dtype_of
 from edbc.capture.semantics.rules import name_of
 from edbc.capture.standins.objects import unchanged
 from edbc.cells.program import Call, Program
@@ -53,7 +54,7 @@ from edbc.errors import InputError
 from edbc.plan.plan import Plan
 from edbc.run.backend import require_device, wait_for
 from edbc.run.cpu.walktables import NativeKernel
-from edbc.run.instances import Cast, dtype_of
+from edbc.run.instances import Cast
 from edbc.run.modelfile import Config, import_model_file
 from edbc.run.passes.arenas import arena_bytes
 from edbc.run.passes.minibatch import MiniBatch

@@ -45,13 +45,14 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from edbc.capture.code.shadow import dtype_of
 from edbc.capture.forward.deep import run_deep
 from edbc.capture.forward.fibers import Reads
 from edbc.capture.forward.states import Memo, attributes_unchanged
 from edbc.capture.semantics.modes import DispatchMode
 from edbc.capture.standins.objects import unchanged
 from edbc.errors import CheckFailed
-from edbc.run.instances import Cast, dtype_of
+from edbc.run.instances import Cast
 from edbc.run.outputs import by_name
 from edbc.run.precision import in_ieee, multiplies_in_tf32
 from edbc.tools.replay import Decisions, Replay, floating

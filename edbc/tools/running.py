@@ -132,8 +132,9 @@ def bind_plan(path: Path, plan: Plan, setting: Setting, warn: Warn) -> Bound:
     import torch
 
     from edbc.capture.captured.structurecache import structure_cache
+    from edbc.capture.code.shadow import dtype_of
     from edbc.run.backend import require_device
-    from edbc.run.instances import Cast, dtype_of
+    from edbc.run.instances import Cast
     from edbc.run.modelfile import import_model_file
     from edbc.run.session import Net, check_requirements
 

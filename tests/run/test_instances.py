@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from commands import command
+from helpers import bound
 from torch import nn
 
 from edbc.capture.standins.objects import unchanged
@@ -302,3 +303,28 @@ def test_training_and_measuring_in_float64_take_the_same_data(plan: Path, tmp_pa
     result = command(*arguments, "--dtype", "float64")
     assert result.exit_code == 0, result.output
     assert torch.get_default_dtype() is torch.float32
+
+
+class FloatsAmongDoubles(nn.Module):
+    """A float64 model whose first parameter is of float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.tensor(0.5, dtype=torch.float32))
+        self.layer, self.words = nn.Linear(4, 4).double(), nn.Embedding(20, 4).double()
+
+    def forward(self, ids: list[int]) -> torch.Tensor:
+        h = self.words(torch.tensor([0]))
+        for word in ids:
+            h = torch.tanh(self.layer(h + self.words(torch.tensor([word])))) + self.bias
+        return nn.functional.cross_entropy(h.expand(len(ids), 4), torch.tensor(ids) % 4)
+
+
+def test_the_dtype_of_a_model_is_that_of_most_of_its_numbers() -> None:
+    """A scalar of another dtype that comes first tells neither eager's default dtype nor that types of the plan are
+    those of another configuration, which new ones are refused for."""
+    net = bound(FloatsAmongDoubles().eval(), [[1, 2, 3], [4, 5]])
+
+    assert (net.dtype, net.rebind) == (torch.float64, False)
+    torch.testing.assert_close(net([[1, 2, 3, 4]])[0], net.model([1, 2, 3, 4]))
+    assert Eager(net.model).dtype is torch.float64

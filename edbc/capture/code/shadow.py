@@ -171,6 +171,15 @@ SharedTraces = dict[Any, CellTrace | Exception]
 """Of operations as they are written, and why there is none."""
 
 
+def dtype_of(model: nn.Module) -> torch.dtype:
+    """The dtype of most numbers of a model's floating-point parameters; float32 where it has none."""
+    numbers = Counter[torch.dtype]()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            numbers[parameter.dtype] += parameter.numel()
+    return max(numbers, key=numbers.__getitem__, default=torch.float32)
+
+
 class ModelView:
     """Names of modules and tensors of one model, and the traces of its cells. Raises ModelError for a tensor without
     data (on the meta device) where it `needs_data`, UnsupportedError for a complex one."""

@@ -19,11 +19,11 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from edbc.capture.captured.block import Parts, capture_of
+from edbc.capture.code.shadow import dtype_of
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.forward import Recorded
 from edbc.capture.forward.returned import Stacked
@@ -68,7 +68,7 @@ class VertexProgram:
     def __init__(self, shadow: nn.Module, recorder: Recorder):
         self.functions = vertex_functions(shadow)
         self.recorder = recorder
-        self.float_dtype = next((p.dtype for p in shadow.parameters() if p.is_floating_point()), torch.float32)
+        self.float_dtype = dtype_of(shadow)
         self._lock = threading.RLock()
         self._forget()
 
