@@ -1454,7 +1454,7 @@ class Recorder:
             if result is not NotImplemented:
                 return result
         if func is _STACK:
-            stack = lazy_stack(self, "stack", *args, **kwargs)
+            stack = lazy_stack(self, False, args, kwargs)
             if stack is not NotImplemented:
                 return stack
         operands: list[Any] = []
@@ -1476,7 +1476,7 @@ class Recorder:
                 self.made.append(value)
             return value
         if func in CATS:  # only now: nearly all are nodes
-            stack = lazy_stack(self, "cat", *args, **kwargs)
+            stack = lazy_stack(self, True, args, kwargs)
             if stack is not NotImplemented:
                 return stack
         operands.clear()  # nobody but names holds refs now (`functionalise`, definition (4))

@@ -336,27 +336,31 @@ def selected(rec: Recorder, value: Any, known: OfMany) -> Any:
     return fill(known.outputs, found)
 
 
-def lazy_stack(rec: Recorder, name: str, tensors: Any, dim: int = 0, **kwargs: Any) -> Any:
-    """A lazy stack, for values of one class over the first dimension."""
-    if not isinstance(tensors, list | tuple) or not tensors or kwargs or rec.books is not None:
+def lazy_stack(rec: Recorder, is_cat: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `torch.stack` or `torch.cat` gives of values of one class, as a lazy stack."""
+    given = dict(zip(("tensors", "dim"), args, strict=False)) | kwargs
+    tensors, dim = given.pop("tensors", None), given.pop("dim", 0)
+    if not isinstance(tensors, list | tuple) or not tensors or given or len(args) > 2 or rec.books is not None:
         return NotImplemented
     first = tensors[0] if type(tensors[0]) is Value else next((x for x in tensors if type(x) is Value), None)
     if first is None:
         return NotImplemented
-    is_cat = name != "stack"
-    ndim = len(first.slot.shape)
-    if dim not in ((0, -ndim) if is_cat else (0, -ndim - 1)) or (is_cat and first.slot.shape[:1] != (1,)):
-        return NotImplemented
     slot = first.slot
+    ndim = len(slot.shape) + (not is_cat)
+    if type(dim) is not int or not -ndim <= dim < ndim or (is_cat and slot.shape[dim] != 1):
+        return NotImplemented
+    at = dim % ndim
     items = [x if type(x) is Value else _as_value(rec, x) for x in tensors]
     if not all(x.slot is slot for x in items):
         return NotImplemented
-    row_shape = slot.shape[is_cat:]
-    rec.note_size(len(items), row_shape, slot.dtype)
-    if rec.ragged and rec.has_rows(row_shape, slot.dtype):
-        row = items[0].squeeze(0).slot if is_cat else slot
-        return rows_at(rec, [x.ref for x in items], row)
-    return NotImplemented if slot.views else Stack(rec, items, is_cat)
+    row_shape = (*slot.shape[:at], *slot.shape[at + is_cat :])
+    rec.note_size(len(items), row_shape, slot.dtype, at)
+    if rec.ragged and rec.has_rows(row_shape, slot.dtype, at):
+        row = items[0].squeeze(at).slot if is_cat else slot
+        return rows_at(rec, [x.ref for x in items], row, at)
+    if slot.views:
+        return NotImplemented
+    return Stack(rec, items, is_cat, at, (args[1:], {k: v for k, v in kwargs.items() if k != "tensors"}))
 
 
 def _as_value(rec: Recorder, tensor: Any) -> Value:

@@ -2,12 +2,13 @@
 
 Definitions.
 
-(1) A `Stack` is `torch.stack(items)`, or `torch.cat(items)` of items whose first dimension is 1, for values of one
-    class. It is no node until something other than its items is asked for: an item is the item itself.
-(2) A *reduction* of a stack over its first dimension (sum, mean, amax, amin, and the values of max and min, which have
+(1) A `Stack` is `torch.stack(items, at)`, or `torch.cat(items, at)` of items whose dimension `at` is 1, for values of
+    one class. It is no node until something other than its items is asked for: an item is the item itself.
+(2) A *reduction* of a stack over that dimension (sum, mean, amax, amin, and the values of max and min, which have
     a gradient of the first of equal ones alone) is a node of a variadic type: one type for any number of items. Of a
     single item every reduction is that item, so it is no node. Sums of integers are none: torch's are 64 bits wide,
-    whatever the items are.
+    whatever the items are. Sum and mean of all elements are those of that node's. (The gradient of a maximum of all
+    elements has equal parts for equal ones, so it depends on how many there are in all.)
 
 Where the number of items matters to the operation (a softmax over children, a product with the stack), the stack
 becomes a node and there is a type per number.
@@ -37,6 +38,8 @@ REDUCTIONS = {
     "max": _of_items(lambda stack, dim: stack.max(dim)[0]), "min": _of_items(lambda stack, dim: stack.min(dim)[0]),
 }  # fmt: skip
 """Definition (2) by the `op` of the type; as functions of the items."""
+_OF_ALL = ("sum", "mean")
+"""Those that all elements have, too."""
 
 
 class Stack(Lazy):
@@ -44,11 +47,14 @@ class Stack(Lazy):
 
     slot = None
     """As that of Shared."""
-    __slots__ = ("aliased", "cat", "held", "items", "rec")
+    __slots__ = ("aliased", "at", "call", "cat", "held", "items", "rec")
 
-    def __init__(self, rec: Recorder, items: list[Value], cat: bool):
+    def __init__(self, rec: Recorder, items: list[Value], cat: bool, at: int = 0, call: tuple[Any, Any] = ((), {})):
         self.rec = rec
         self.items = items
+        self.at = at
+        self.call = call
+        """The arguments of the call that say so, which are the node's."""
         self.held = [item.ref for item in items]
         """For its items are not alone (`record.functionalise`, definition (4))."""
         self.cat = cat
@@ -59,7 +65,8 @@ class Stack(Lazy):
     def rows(self) -> tuple[Sequence[int], Slot, int] | None:
         if self.whole is not None or self.rec.books is not None:
             return None
-        return [item.ref for item in self.items], (self.items[0].squeeze(0) if self.cat else self.items[0]).slot, 0
+        item = self.items[0].squeeze(self.at) if self.cat else self.items[0]
+        return [item.ref for item in self.items], item.slot, self.at
 
     def name_of_its_own(self, is_alone: Callable[[Recorder, Value], bool]) -> Value | None:
         name = None if self.aliased else self.materialise()
@@ -68,8 +75,8 @@ class Stack(Lazy):
     @property
     def shape(self) -> torch.Size:  # without a tensor of that shape
         """See torch."""
-        shape = self.items[0].slot.shape
-        return torch.Size((len(self.items), *(shape[1:] if self.cat else shape)))
+        shape, at = self.items[0].slot.shape, self.at
+        return torch.Size((*shape[:at], len(self.items), *shape[at + self.cat :]))
 
     dtype = property(lambda self: self.items[0].slot.dtype)
     ndim = property(lambda self: len(self.items[0].slot.shape) + (not self.cat))
@@ -83,41 +90,48 @@ class Stack(Lazy):
         known = rec.functions.get(key)
         if known is not None:
             return rec.emit(known, [item.ref for item in self.items])
-        return rec.node(torch.cat if self.cat else torch.stack, (list(self.items),), {}, key=key)
+        rest, named = self.call
+        return rec.node(torch.cat if self.cat else torch.stack, (list(self.items), *rest), dict(named), key=key)
 
     def key(self) -> Any:
         """What tells stacks of one type from others."""
-        return Stack, self.cat, len(self.items), self.items[0].slot
+        return Stack, self.cat, self.at, len(self.items), self.items[0].slot
 
     def __getitem__(self, index: Any) -> Any:
         self.aliased = True
+        if self.at:
+            return super().__getitem__(index)
         if type(index) is int:
             item = self.items[index]
             item = value_of(self.rec, item.ref, item.slot) if self.rec.flows else self.rec.without_gradient(item)
             return item.squeeze(0) if self.cat else item
         if type(index) is slice and self.items[index] and self.rec.flows:
-            part = Stack(self.rec, self.items[index], self.cat)
+            part = Stack(self.rec, self.items[index], self.cat, 0, self.call)
             part.aliased = True
             return part
         return self[int(index)] if isinstance(index, np.integer) else super().__getitem__(index)
 
     def reduced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""
-        ndim = len(self.items[0].slot.shape) + (not self.cat)
-        keepdim = _is_over_items(args, kwargs, ndim) if name in REDUCTIONS else None
-        if keepdim is None or (name == "sum" and not self.items[0].slot.floats):
+        if name == "sum" and not self.items[0].slot.floats:
+            return NotImplemented
+        if name in _OF_ALL and not args and not kwargs:
+            value = self.rec.reduction(name, self.items)
+            return self.rec.function(getattr(torch, name), (value,), {}) if value.slot.shape else value
+        keepdim = _is_over_items(args, kwargs, self.at, self.ndim) if name in REDUCTIONS else None
+        if keepdim is None:
             return NotImplemented
         value = self._restored(self.rec.reduction(name, self.items), keepdim)
         if name not in ("max", "min"):
             return value
         self.aliased = True
-        return getattr(torch.return_types, name)((value, Indices(self, name, 0, keepdim)))
+        return getattr(torch.return_types, name)((value, Indices(self, name, self.at, keepdim)))
 
     def _restored(self, value: Value, keepdim: bool) -> Any:
         """The reduction of items in the shape that the reduction of the stack has."""
         if self.cat:
-            return value if keepdim else value.squeeze(0)
-        return value.unsqueeze(0) if keepdim else value
+            return value if keepdim else value.squeeze(self.at)
+        return value.unsqueeze(self.at) if keepdim else value
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -151,9 +165,9 @@ class Indices(Lazy):
         return self.rec.node(self.function, (self.of.materialise(), *self.arguments), {})
 
 
-def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> bool | None:
-    """`keepdim` of a reduction over the first dimension only; None for any other arguments."""
-    if not kwargs and args == (0,):
+def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], at: int, ndim: int) -> bool | None:
+    """`keepdim` of a reduction over one dimension only; None for any other arguments."""
+    if not kwargs and args == (at,):
         return False
     known = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
     dim = known.get("dim", known.get("axis"))
@@ -161,6 +175,6 @@ def _is_over_items(args: tuple[Any, ...], kwargs: dict[str, Any], ndim: int) -> 
         return None
     if isinstance(dim, tuple | list):
         dim = dim[0] if len(dim) == 1 else None
-    if type(dim) is not int or dim not in (0, -ndim):
+    if type(dim) is not int or dim not in (at, at - ndim):
         return None
     return bool(known.get("keepdim", False))

@@ -32,6 +32,7 @@ FORWARDS: dict[str, Any] = {
     "stack": lambda net, ids: torch.stack(states_of(net, ids)),
     "of two shapes": two_shapes,
     "of batches of one": lambda net, ids: torch.cat([net.out(h.unsqueeze(0)) for h in states_of(net, ids)]),
+    "behind a batch of one": lambda net, ids: torch.stack([net.out(h.unsqueeze(0)) for h in states_of(net, ids)], 1),
     "beside its rows": lambda net, ids: [torch.stack(h := states_of(net, ids)), h, h[-1]],
     "of which a row is read": lambda net, ids: {"all": (h := torch.stack(states_of(net, ids))), "last": net.out(h[-1])},
     "twice": lambda net, ids: [h := torch.stack(states_of(net, ids)), h],

@@ -20,6 +20,13 @@ REDUCED = {
     "min": lambda xs: torch.stack(xs).min(dim=0)[0],
     "cat-sum": lambda xs: torch.cat([x.unsqueeze(0) * 2 for x in xs], dim=0).sum(dim=0, keepdim=True),
     "cat-mean": lambda xs: torch.cat([x.unsqueeze(0) * 2 for x in xs]).mean(0),
+    "stack-behind": lambda xs: torch.stack([x.unsqueeze(0) * 2 for x in xs], 1).mean(1),
+    "stack-last": lambda xs: torch.max(torch.stack(xs, dim=-1), dim=-1, keepdim=True)[0],
+    "cat-behind": lambda xs: torch.cat([x.view(1, 1, -1) * 2 for x in xs], dim=1).sum(-2),
+    "cat-behind-max": lambda xs: torch.cat([x.unsqueeze(1) * 2 for x in xs], -1).max(1, keepdim=True).values,
+    "all-mean": lambda xs: torch.stack(xs).mean() + xs[0],
+    "all-sum": lambda xs: torch.cat([x.unsqueeze(1) * 2 for x in xs], 1).sum() + xs[0],
+    "numbers": lambda xs: torch.mean(torch.stack([x.sum() for x in xs])) + xs[0],
     "python-sum": lambda xs: sum(xs),
     "zeros-first": lambda xs: sum(xs, torch.zeros_like(xs[0])),
 }

@@ -67,7 +67,7 @@ def _of_windows(call: Call, stride: int, padding: int, dilation: int) -> Any:
     matrix, at = weight.flatten(1), -ragged.behind
 
     def window(*values: Any) -> Any:
-        row = rec.function(torch.stack, (list(values), at), {}) if len(values) > 1 else values[0].unsqueeze(at)
+        row = rec.node(torch.stack, (list(values), at), {}) if len(values) > 1 else values[0].unsqueeze(at)
         found = rec.function(F.linear, (row.flatten(at - 1), matrix, bias), {})
         return found if at == -1 else found.unsqueeze(-1)
 
