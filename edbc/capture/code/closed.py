@@ -15,7 +15,8 @@ Definitions.
     (c) global names, and variables of functions around it, of torch, of `math`, of built-in functions that only
         compute, of plain values, of closed functions, of modules, and of classes whose objects hold what they are given
         (`deque`, `nn.Sigmoid`, torch's distributions), which may be made, as exceptions may;
-    (d) defaults of its arguments that nobody can change;
+    (d) defaults of its arguments that nobody can change, and lists and dicts of what (b) calls plain that it only
+        reads, and passes to methods of its own that change none (`info={}`);
     and when it assigns to local variables only. `getattr` and `hasattr` with a name that is written read that
     attribute, which may be absent; `super().forward(x)` calls what it finds, `super(Base, self)` too;
     `next(self.parameters())` is a parameter. What is not known to be so (`try`,
@@ -678,11 +679,39 @@ class _Reading:
         self.around = enclosing_of(self.function)
         if not all(_stays(found) for name, found in self.around.items() if name != _CLASS):
             self.refuse(self.definition, f"{self.definition.name} reads variables of a function around it")
-        for default in (*(self.function.__defaults__ or ()), *(self.function.__kwdefaults__ or {}).values()):
-            if not _is_fixed(default):
+        named = [a.arg for a in (*self.definition.args.posonlyargs, *self.definition.args.args)]
+        defaults = self.function.__defaults__ or ()
+        behind = [*zip(named[len(named) - len(defaults) :], defaults, strict=True)]
+        for name, default in (*behind, *(self.function.__kwdefaults__ or {}).items()):
+            if type(default) in (dict, list) and _is_of_plain(default) and self._only_reads(name):
+                self._require_plain(self.definition, name, default)
+            elif not _is_fixed(default):
                 self.refuse(self.definition, f"an argument's default is a {type(default).__name__}, which may change")
         for statement in self._going_on(self.definition.body):
             self.visit(statement)
+
+    def _only_reads(self, name: str) -> bool:
+        """Whether code reads the items of an argument and nothing else, and so do its own methods that get it."""
+        nodes = nodes_of(self.definition)
+        around = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
+        return all(self._only_reads_at(n, around) for n in nodes if isinstance(n, ast.Name) and n.id == name)
+
+    def _only_reads_at(self, node: ast.Name, around: dict[int, ast.AST]) -> bool:
+        parent = around[id(node)]
+        call = around[id(parent)] if isinstance(parent, ast.keyword) else parent
+        if isinstance(call, ast.Call) and node is not call.func:
+            called = call.func
+            if isinstance(called, ast.Name):
+                return called.id in _BUILTINS - self.local
+            if not isinstance(called, ast.Attribute) or not self._is_self(called.value):
+                return False
+            method = methods_of(self.module).get(called.attr)
+            return method is not None and self.closed.only_computes(method, self.module)
+        if isinstance(parent, ast.Subscript) or (isinstance(parent, ast.Attribute) and parent.attr in _OF_DICTS):
+            return isinstance(parent.ctx, ast.Load)
+        if isinstance(parent, ast.If | ast.IfExp | ast.While):
+            return node is parent.test
+        return isinstance(parent, ast.Compare | ast.UnaryOp | ast.For | ast.comprehension)
 
     def may_change_nests(self) -> bool:
         """Whether its own code assigns to items, or calls what changes lists, dicts, sets and tensors."""

@@ -424,6 +424,26 @@ class Net(nn.Module):
     def has_a_list_as_default(self, x: Tensor, sizes: list[int] = [SIZE, 1]) -> Tensor:  # noqa: B006
         return x.reshape(sizes)
 
+    def has_a_dict_as_default(self, x: Tensor, info: dict[str, float] = {}) -> Tensor:  # noqa: B006
+        return x * info["scale"] if "scale" in info and self.is_short(info) else x
+
+    def is_short(self, info: dict[str, float]) -> bool:
+        return len(info) < SIZE
+
+    def fills_its_default(self, x: Tensor, seen: list[Tensor] = []) -> Tensor:  # noqa: B006
+        seen.append(x)
+        return x
+
+    def gives_its_default(self, x: Tensor, seen: list[Tensor] = []) -> list[Tensor]:  # noqa: B006
+        return seen
+
+    def fills_its_default_by_way_of(self, x: Tensor, seen: list[Tensor] = []) -> Tensor:  # noqa: B006
+        return self.fills(x, seen)
+
+    def fills(self, x: Tensor, seen: list[Tensor]) -> Tensor:
+        seen.append(x)
+        return x
+
     def expand(self, x: Tensor) -> Tensor:
         return x.unsqueeze(0).expand(3, -1)
 
@@ -463,7 +483,7 @@ CLOSED = ["of_arguments", "of_parameters", "of_modules", "of_classes", "of_funct
           "of_scripted_functions", "ends_the_program",
           "of_the_first_parameter", "of_numbers_by_numpy",
           "of_numbers_of_a_class_of_numpys", "makes_functions",
-          "asks_for_a_type", "asks_for_a_limit", "private", "has_defaults",
+          "asks_for_a_type", "asks_for_a_limit", "private", "has_defaults", "has_a_dict_as_default",
           "expand", "has_types_as_default", "raises_its_own", "takes_in_turn"]  # fmt: skip
 OPEN = {
     "of_modules_that_count": "self.calls is assigned",
@@ -502,6 +522,9 @@ OPEN = {
     "draws_by_numpy": "objects may change unseen",
     "uses_super": "super().forward is not known to compute",
     "has_a_list_as_default": "an argument's default is a list, which may change",
+    "fills_its_default": "an argument's default is a list, which may change",
+    "gives_its_default": "an argument's default is a list, which may change",
+    "fills_its_default_by_way_of": "an argument's default is a list, which may change",
 }
 
 
@@ -756,6 +779,18 @@ def test_functions_in_dicts_are_looked_up_again(monkeypatch: pytest.MonkeyPatch)
         patched.setitem(FUNCTIONS, "swish", torch.relu)
     assert closed.look_ups.still_hold()
     monkeypatch.setitem(LIMITS, "low", 3.0)
+
+
+def test_what_stands_in_a_default_is_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dict that is an argument's default may be changed by whoever reaches it."""
+    model = Net()
+    closed = Closed(model)
+    assert closed.obstacle(model, "has_a_dict_as_default") is None
+    assert closed.look_ups.still_hold()
+
+    monkeypatch.setitem(Net.has_a_dict_as_default.__defaults__[0], "scale", 2.0)  # type: ignore[index]
+
+    assert not closed.look_ups.still_hold()
 
 
 @pytest.mark.parametrize("of", ["net", "other"])
