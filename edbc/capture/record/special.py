@@ -350,6 +350,8 @@ def lazy_stack(rec: Recorder, is_cat: bool, args: tuple[Any, ...], kwargs: dict[
     if type(dim) is not int or not -ndim <= dim < ndim or (is_cat and slot.shape[dim] != 1):
         return NotImplemented
     at = dim % ndim
+    if at and rec.in_cell:  # whose items are as many in every node, and which native code reads as they stand
+        return NotImplemented
     items = [x if type(x) is Value else _as_value(rec, x) for x in tensors]
     if not all(x.slot is slot for x in items):
         return NotImplemented

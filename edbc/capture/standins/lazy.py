@@ -115,7 +115,7 @@ class Stack(Lazy):
         """What a function of this name returns for the stack, or NotImplemented when it is no reduction over items."""
         if name == "sum" and not self.items[0].slot.floats:
             return NotImplemented
-        if name in _OF_ALL and not args and not kwargs:
+        if name in _OF_ALL and not args and not kwargs and not self.rec.in_cell:
             value = self.rec.reduction(name, self.items)
             return self.rec.function(getattr(torch, name), (value,), {}) if value.slot.shape else value
         keepdim = _is_over_items(args, kwargs, self.at, self.ndim) if name in REDUCTIONS else None
