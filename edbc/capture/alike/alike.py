@@ -79,6 +79,7 @@ from edbc.capture.standins.told import (
     Array,
     Fill,
     Fills,
+    Known,
     Leaf,
     Number,
     Real,
@@ -700,8 +701,8 @@ class Shows:
         """A constant is this value of its instance (`alike.steps`)."""
         self.copies[id(self.rec.tensor_of_constant(constant))] = number
 
-    def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
-        """A tensor that code made of floats at these places."""
+    def tensor_of(self, places: Sequence[int | Known], values: torch.Tensor) -> Leaf:
+        """A tensor that code made of floats, or of integers and others, at these places."""
         return self.steps[-1].tensor_of(places, values)
 
     def at_once(self, func: Any, args: Any, kwargs: Any, name: str | None) -> Any:

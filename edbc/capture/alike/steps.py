@@ -36,7 +36,7 @@ from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat, split_outputs
 from edbc.capture.standins.made import Made
 from edbc.capture.standins.standin import Symbol
-from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Leaf, Real, Told, filled
+from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Known, Leaf, Real, Told, filled
 
 if TYPE_CHECKING:
     from edbc.capture.alike.alike import Shows
@@ -58,15 +58,15 @@ class Place(NamedTuple):
 
 
 class OfNumbers(NamedTuple):
-    """A tensor of numbers of the instance."""
+    """A tensor of numbers of the instance, and of others."""
 
-    places: list[int]
+    places: Sequence[int | Known]
     shape: torch.Size
     dtype: torch.dtype
 
     def of(self, numbers: Sequence[Any]) -> list[Any]:
         """Those of an instance with these."""
-        return [numbers[place] for place in self.places]
+        return [numbers[place] if type(place) is int else place.value for place in self.places]  # type: ignore[union-attr]
 
 
 class Step(NamedTuple):
@@ -165,9 +165,9 @@ class Steps:
             self.known[key] = found
         return found
 
-    def tensor_of(self, places: torch.Tensor, values: torch.Tensor) -> Leaf:
-        """A tensor of numbers at these places."""
-        told = OfNumbers(places.flatten().tolist(), values.shape, values.dtype)
+    def tensor_of(self, places: Sequence[int | Known], values: torch.Tensor) -> Leaf:
+        """A tensor of numbers at these places, and of others."""
+        told = OfNumbers(places, values.shape, values.dtype)
         return self._add(torch.clone, ((told,), {}), [values], ())[0]
 
     def read(self, leaf: Leaf) -> torch.Tensor:
@@ -351,7 +351,9 @@ def _text(item: Any, given: list[Any], fills: list[Fills]) -> str:
     if kind is Place:
         return f"numbers[{item.place}]"
     if kind is OfNumbers:
-        numbers = ", ".join(f"numbers[{place}]" for place in item.places)
+        numbers = ", ".join(
+            _name_of(place.value, given) if type(place) is Known else f"numbers[{place}]" for place in item.places
+        )
         view = "" if len(item.shape) == 1 else f".view({_name_of(item.shape, given)})"
         return f"torch.tensor([{numbers}], dtype={_name_of(item.dtype, given)}){view}"
     if kind is Fill and item.plan is None:

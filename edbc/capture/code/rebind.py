@@ -57,6 +57,7 @@ from edbc.capture.ragged.value import Ragged
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.draws import made_of_sizes
 from edbc.capture.record.keys import quick_key
+from edbc.capture.record.lookup import ROWS
 from edbc.capture.record.special import CONSTRUCTORS, constructed
 from edbc.capture.record.table import Entry
 from edbc.capture.semantics import rules
@@ -75,10 +76,13 @@ from edbc.capture.standins.made import (
 )
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import is_library
-from edbc.capture.standins.standin import Shared, Symbol, Value, record_function, refuse, short_key
+from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, record_function, refuse, short_key
 from edbc.capture.standins.told import Array, tensor_of, tensor_of_array, told
 from edbc.capture.standins.unread import Later, Site, Unread, in_a_tensor, unread
 
+LOOK_UP, LOOK_UP_ONE = "look up", "look up one"
+"""The variables that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's function
+could have."""
 _LIBRARIES = frozenset((*sys.stdlib_module_names, "torch", "numpy", "edbc")) - {"__main__"}
 _OF_CLASSES = frozenset(
     "__new__ __init__ __init_subclass__ __getattr__ __getattribute__ __setattr__ __delattr__ __del__".split()
@@ -408,7 +412,7 @@ def _made_of_sizes(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 @cache
 def _of_sizes(kind: Any, dtype: torch.dtype | None) -> Callable[..., Any]:
     """(9), and (12)."""
-    zeros, constructor = _of_maker(torch.zeros), _of_constructor(torch.tensor)
+    zeros, constructor = _of_maker(torch.zeros), construct
 
     def make(*args: Any, **kwargs: Any) -> Any:
         sizes = args[0] if len(args) == 1 and isinstance(args[0], torch.Size | Shape) else args
@@ -493,6 +497,43 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(data, **kwargs) if rec is None else constructed(rec, func, data, **kwargs)
 
     return make
+
+
+construct = _of_constructor(torch.tensor)
+"""What recording has in its place."""
+
+
+def look_up(words: Any, numbers: Any, make: Any = None) -> Any:
+    """`words(torch.tensor(numbers))`, or what else makes a tensor: `torch.LongTensor`, to which a number is a size."""
+    if make is not None and type(numbers) is not list:
+        return words(make(numbers))
+    if type(numbers) is Array:
+        numbers = numbers.tensor
+    elif type(numbers) is Listed:
+        numbers = numbers.as_index
+    rows = words.__dict__.get(ROWS) if isinstance(words, nn.Module) else None
+    found = None if rows is None else rows(numbers)
+    if found is not None:
+        return found
+    if make is not None:
+        return words(make(numbers))
+    if isinstance(numbers, Lazy):
+        return words(numbers)
+    is_empty = type(numbers) is list and not numbers
+    return words(torch.tensor(numbers, dtype=torch.int64) if is_empty else construct(numbers))
+
+
+def look_up_one(words: Any, number: Any, make: Any = None) -> Any:
+    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`, or of what else makes the tensor."""
+    rows = words.__dict__.get(ROWS) if isinstance(words, nn.Module) else None
+    if make is None and type(number) is Listed:
+        number = number.as_index
+    if make is None and isinstance(number, Lazy):
+        return words(number.unsqueeze(0))
+    found = None if rows is None or not isinstance(number, int) else rows(number, True)
+    if found is not None:
+        return found
+    return words(construct([number]) if make is None else make(number))
 
 
 def _recorder_in(data: Any) -> Any:

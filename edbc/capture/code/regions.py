@@ -43,10 +43,9 @@ from edbc.base.notebook import shown_name
 from edbc.capture.code.apart import CHANGED, changed, changes_apart
 from edbc.capture.code.closed import Closed, definition_of, methods_of, nodes_of
 from edbc.capture.code.expressions import LEAST, ORDERED, Expressions
-from edbc.capture.code.rebind import is_users
+from edbc.capture.code.rebind import LOOK_UP, LOOK_UP_ONE, is_users, look_up, look_up_one
 from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
 from edbc.capture.ragged.symbols import COLUMN, COLUMNS, column, columns
-from edbc.capture.record.lookup import LOOK_UP, LOOK_UP_ONE, look_up, look_up_one
 from edbc.capture.semantics.gradmode import watcher_of_thread
 
 

@@ -6,7 +6,7 @@ another reference: a view that changes nothing and says how its gradient is to b
 
 And look-ups by Python numbers. `self.words(torch.tensor(word))` makes a tensor, and is asked for the number in it: 2.5
 microseconds, where appending an external takes 0.3. So copies of the user's methods (`code.regions`) hand the number
-over as it is.
+over as it is (`code.rebind.look_up`).
 """
 
 from __future__ import annotations
@@ -15,17 +15,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
-from edbc.capture.ragged.symbols import Listed
 from edbc.capture.record.table import Hole, SharedRef, View
-from edbc.capture.standins.standin import Lazy, Shared, Slot, Value
-from edbc.capture.standins.told import Array
+from edbc.capture.standins.standin import Shared, Slot, Value
 
-LOOK_UP, LOOK_UP_ONE = "look up", "look up one"
-"""The variables that copies call in place of a look-up by numbers, and by `[number]`; no names that a user's function
-could have."""
-_ROWS = "rows by number"
+ROWS = "rows by number"
 """What a recording nn.Embedding has for it."""
 
 
@@ -59,39 +53,6 @@ def look_up_of(ref: SharedRef) -> LookUp | None:
     return function if isinstance(function, LookUp) else None
 
 
-def look_up(words: Any, numbers: Any, make: Any = None) -> Any:
-    """`words(torch.tensor(numbers))`, or what else makes a tensor: `torch.LongTensor`, to which a number is a size."""
-    if make is not None and type(numbers) is not list:
-        return words(make(numbers))
-    if type(numbers) is Array:
-        numbers = numbers.tensor
-    elif type(numbers) is Listed:
-        numbers = numbers.as_index
-    rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
-    found = None if rows is None else rows(numbers)
-    if found is not None:
-        return found
-    if make is not None:
-        return words(make(numbers))
-    if isinstance(numbers, Lazy):
-        return words(numbers)
-    is_empty = type(numbers) is list and not numbers
-    return words(torch.tensor(numbers, dtype=torch.int64) if is_empty else torch.tensor(numbers))
-
-
-def look_up_one(words: Any, number: Any, make: Any = None) -> Any:
-    """`words(torch.tensor([number]))`, which is a row seen as `(1, ...)`, or of what else makes the tensor."""
-    rows = words.__dict__.get(_ROWS) if isinstance(words, nn.Module) else None
-    if make is None and type(number) is Listed:
-        number = number.as_index
-    if make is None and isinstance(number, Lazy):
-        return words(number.unsqueeze(0))
-    found = None if rows is None or not isinstance(number, int) else rows(number, True)
-    if found is not None:
-        return found
-    return words(torch.tensor([number]) if make is None else make(number))
-
-
 def looks_up_numbers(recorder: Any, module: Any) -> None:
     """Let a recording nn.Embedding give the row of a number, or the rows of a list of them; None where a tensor must be
     made."""
@@ -120,4 +81,4 @@ def looks_up_numbers(recorder: Any, module: Any) -> None:
             return table._many(numbers) if min(numbers) >= 0 and max(numbers) < table.rows else None
         return None
 
-    module.__dict__[_ROWS] = rows
+    module.__dict__[ROWS] = rows

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import METHODS, Index
+from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import NEW, Made, described
 from edbc.capture.standins.standin import Lazy, Shared, Symbol, Value, set_class
 
@@ -254,20 +256,40 @@ def told(data: Any) -> Number | None:
     return next((found for found in map(told, data) if found is not None), None)
 
 
+@dataclass(frozen=True)
+class Known:
+    """A number among an instance's that is the same for all: `[BEGIN, *words, END]`."""
+
+    value: Any
+
+
 def tensor_of(first: Number, data: Any, dtype: torch.dtype | None = None) -> Told | Leaf:
-    """`torch.tensor(data)`. Raises CannotKeep where others than numbers of one kind of these are in it."""
-    values, places = _each(data, "value", type(first)), torch.tensor(_each(data, "place", type(first)))
-    if type(first) is Number:
-        return Told(first.rec, first.watch, torch.tensor(values), places)
-    return first.watch.tensor_of(places, torch.tensor(values, dtype=dtype))
+    """`torch.tensor(data)`. Raises CannotKeep where numbers of another kind are in it, tensors, or anything else."""
+    kind = type(first)
+    values, places = _each(data, kind, lambda number: number.value, _itself), _each(data, kind, _place_of, Known)
+    listed = [*flat([places])]
+    if kind is Number and set(map(type, listed)) == {int}:
+        return Told(first.rec, first.watch, torch.tensor(values), torch.tensor(places))
+    return first.watch.tensor_of(listed, torch.tensor(values, dtype=dtype))
 
 
-def _each(data: Any, name: str, kind: type) -> Any:
+def _itself(number: Any) -> Any:
+    return number
+
+
+def _place_of(number: Number) -> int:
+    return number.place
+
+
+def _each(data: Any, kind: type, told: Callable[[Any], Any], known: Callable[[Any], Any]) -> Any:
+    """The nest with what functions give for the instance's numbers, which are of a kind, and for others."""
     if type(data) is kind:
-        return object.__getattribute__(data, name)
+        return told(data)
+    if type(data) is int or (type(data) is float and kind is Real):
+        return known(data)
     if type(data) is not list and type(data) is not tuple:
         raise CannotKeep
-    return [_each(item, name, kind) for item in data]
+    return [_each(item, kind, told, known) for item in data]
 
 
 def as_operand(number: Any, other: Any) -> Any:

@@ -803,6 +803,13 @@ class Uses(nn.Module):
         if kind == "loss":
             h = self.words(torch.tensor(ids))
             return F.cross_entropy(self.out(h), torch.tensor(ids[::-1]))
+        if kind == "ended":
+            whole = torch.tensor([1, *ids, 0])
+            rows = [self.words.weight[w] for w in [1, *ids]]
+            return rows, F.cross_entropy(self.out(self.words(whole[:-1])), whole[1:])
+        if kind == "filled up":
+            weights = torch.tensor([1.0] * len(ids) + [0.0] * (4 - len(ids)))
+            return weights @ self.padded(torch.tensor([ids + [2] * (4 - len(ids))]))[0]
         if kind == "gather":
             return self.out(self.words.weight[first])[torch.tensor(ids)]
         if kind == "compared":
@@ -832,10 +839,10 @@ class Uses(nn.Module):
 
 
 KINDS = ("row", "module", "all", "longs", "function", "pairs", "loss", "gather", "compared", "times", "counted",
-         "named", "looped", "returned", "tensor all", "tensor parts", "tensor each", "tensor numbers", "tensor mask",
-         "tensor read")  # fmt: skip
-BLIND = {"row", "module", "times", "all", "longs", "function", "pairs", "loss", "tensor all", "tensor parts",
-         "tensor each", "tensor numbers"}  # fmt: skip
+         "named", "looped", "returned", "ended", "filled up", "tensor all", "tensor parts", "tensor each",
+         "tensor numbers", "tensor mask", "tensor read")  # fmt: skip
+BLIND = {"row", "module", "times", "all", "longs", "function", "pairs", "loss", "ended", "filled up", "tensor all",
+         "tensor parts", "tensor each", "tensor numbers"}  # fmt: skip
 """Those that never look at an integer."""
 
 
@@ -1058,6 +1065,8 @@ class Reals(nn.Module):
             return h * torch.tensor(r) + torch.tensor(many) + torch.tensor([many, many])[1]
         if kind == "double":
             return h.double() * r + torch.tensor(many, dtype=torch.float64)
+        if kind == "ended":
+            return h * torch.tensor([[r, 1], [-0.0, 0.25]]).sum(1)[0] + torch.tensor([0.0, *many])[1:]
         if kind == "full":
             return h + torch.full((SIZE,), r)
         if kind == "leaf":
@@ -1073,7 +1082,8 @@ class Reals(nn.Module):
         return {"h": h, "r": r, "text": f"{r:.3f}", "is": isinstance(r, float)}
 
 
-REALS = ("times", "sums", "over", "tensor", "double", "full", "leaf", "compared", "math", "clamped", "counts", "kept")
+REALS = ("times", "sums", "over", "tensor", "double", "ended", "full", "leaf", "compared", "math", "clamped", "counts",
+         "kept")  # fmt: skip
 
 
 def real(kind: str) -> Any:
@@ -1098,7 +1108,7 @@ def test_floats_are_operands_and_constants_or_part_of_the_key(kind: str) -> None
                 assert (found["text"], found["is"]) == (f"{item['r']:.3f}", True)
     moulds = [mould for mould in net.alike._moulds.values() if mould is not None]
 
-    assert (len(moulds) == 1) == (kind in ("times", "sums", "tensor", "double", "leaf", "counts"))
+    assert (len(moulds) == 1) == (kind in ("times", "sums", "tensor", "double", "ended", "leaf", "counts"))
 
 
 # --- arrays --------------------------------------------------------------------------------------------------------
