@@ -254,7 +254,6 @@ class Fibers:
         """Nodes of an earlier attempt that nobody has executed."""
         self.greenlet = require_greenlet()
         self.home = torch_state()
-        self._home_infers, self._home_dtype = self.home.inference, self.home.dtype
         self.is_home = kept_as(self.home)
         if self.home.modes or self.home.autocast[0] or self.home.autocast[2]:
             recorder.changes_state = True
@@ -340,7 +339,7 @@ class Fibers:
         if fiber.own:
             attributes.enter(fiber.own)
         try:
-            result = greenlet.switch(*started_with) if started_with else greenlet.switch()
+            result = greenlet.switch(*started_with)
             if greenlet.dead:
                 fiber.result = result
                 if self.strayed is not None:
@@ -360,8 +359,8 @@ class Fibers:
             (
                 not rec.changes_state
                 and not num_modes()
-                and infers() is self._home_infers
-                and default_dtype() is self._home_dtype
+                and infers() is self.home.inference
+                and default_dtype() is self.home.dtype
             )
             or self.is_home()
         ):
