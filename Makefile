@@ -5,6 +5,8 @@ TORCH  ?= torch==2.13.0
 BIN    := .venv/bin
 # Without byte code, which Python makes of what is imported, a small part (45 -> 30 s of processor time for these steps).
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+# Each process that runs tests would make torch's byte code for itself (3.5 s in the place of 1.7 s to import it).
+unexport PYTHONDONTWRITEBYTECODE
 # Processes that run tests side by side; one that has run its own takes over some of another's.
 JOBS   ?= 2
 # What runs `make gpu`: the venv where there is one.
@@ -23,11 +25,15 @@ ZOO    := $(filter-out models/_% $(STATIC),$(wildcard models/*.py))
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-venv: .venv/ready ## make .venv with edbc and what its development needs
+venv: .venv/ready ## make .venv with edbc and what its tests need (more is added where a target needs it)
 
 .venv/ready: pyproject.toml
-	$(call install,.[dev])
+	$(call install,.[test])
 	@touch .venv/runs $@
+
+.venv/dev: .venv/ready
+	$(INSTALL) --editable ".[dev]"
+	@touch $@
 
 .venv/runs: pyproject.toml
 	$(call install,.)
@@ -104,7 +110,7 @@ thin: venv ## say anew which cases of tests reach nothing that others do not (te
 	$(BIN)/python tests/thin.py tests/capture > build/thin.txt
 	mv build/thin.txt tests/thin.txt
 
-slow: venv ## run every test, the slow ones too
+slow: .venv/dev ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow -n $(JOBS) --dist worksteal
 
 plain: venv ## run the tests without numba's compiler: every native loop as plain Python (long)
@@ -114,12 +120,12 @@ coverage: venv ## line and branch coverage of schedule/, layout/ and plan/, in p
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m coverage run -m pytest $(COVERED:%=tests/%)
 	$(foreach part,$(COVERED),$(BIN)/python -m coverage report --include='edbc/$(part)/*' --fail-under=90 &&) true
 
-lint: venv ## ruff and mypy
+lint: .venv/dev ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: venv ## let ruff rewrite the layout of the code
+format: .venv/dev ## let ruff rewrite the layout of the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -130,7 +136,7 @@ site: venv ## build the documentation with search, gallery, notebooks and errors
 man: venv ## make the manual pages anew
 	EDBC_UPDATE_DOCS=1 $(BIN)/python -m pytest -q tests/tools/cli/test_man.py
 
-release: venv ## build sdist and wheel into build/dist, check them, and run them in an empty environment
+release: .venv/dev ## build sdist and wheel into build/dist, check them, and run them in an empty environment
 	$(BIN)/python -m edbc.native.ahead --ship
 	$(BIN)/python -m build --outdir build/dist
 	$(BIN)/python -m pytest --slow tests/test_release.py
