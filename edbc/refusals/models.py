@@ -346,6 +346,9 @@ MODELS = (
             "dropout",
             "what is drawn while recording",
             "expected a floating dtype",
+            "of tensors of several shapes",
+            "gives a gradient of zeros",
+            "from a row",
         ),
     ),
     Refusal(

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from gradients import Gradients, gradients, random_loss, require_equal
 from helpers import bound
 from torch import Tensor, nn
+from torch.distributions import Categorical, Exponential, Normal, Uniform
 
 import edbc
 from edbc.capture.captured.structurecache import StructureCache
@@ -426,6 +427,12 @@ def gumbel_in_words(x: Tensor) -> Tensor:
     return ((x - torch.log(torch.log1p(-torch.rand_like(x)).neg())) / 0.5).softmax(-1)
 
 
+def filled(x: Tensor) -> Tensor:
+    e = torch.empty(x.shape, dtype=x.dtype)
+    e.uniform_()
+    return e
+
+
 TRIANGLE, ALL = torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool)
 IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "bernoulli_": (
@@ -448,6 +455,23 @@ IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
     "masked": (
         lambda x: attended(x, attn_mask=TRIANGLE, scale=0.5),
         lambda x: attended_in_words(x, TRIANGLE, 0.5),
+    ),
+    "a tensor's own": (lambda x: x * x.data.new(x.size()).normal_(), lambda x: x * torch.randn_like(x)),
+    "by a name": (lambda x: x * filled(x), lambda x: x * torch.rand_like(x)),
+    "a real one's": (lambda x: x * F.dropout(torch.ones(3, SIZE, dtype=DOUBLE)), lambda x: F.dropout(x)),
+    "distributions": (
+        lambda x: Normal(x, x.exp()).rsample() + Exponential(x.exp()).rsample() + Uniform(x, x + 2).rsample(),
+        lambda x: (
+            x + torch.randn_like(x) * x.exp() - torch.log1p(-torch.rand_like(x)) / x.exp() + x + 2 * torch.rand_like(x)
+        ),
+    ),
+    "samples": (
+        lambda x: x * Normal(x, x.exp()).sample() + torch.normal(0.5, 2.0, (3, 1), dtype=DOUBLE) * x,
+        lambda x: x * (x + torch.randn_like(x) * x.exp()).detach() + (0.5 + 2 * torch.randn_like(x[:, :1])) * x,
+    ),
+    "Categorical": (
+        lambda x: x * Categorical(logits=x).sample()[:, None],
+        lambda x: x * (x.softmax(-1) / torch.log1p(-torch.rand_like(x)).neg()).argmax(-1, keepdim=True),
     ),
     "gumbel_softmax": (lambda x: F.gumbel_softmax(x, tau=0.5), gumbel_in_words),
 }
@@ -490,26 +514,38 @@ def test_numbers_of_sizes_are_draws() -> None:
 
 
 def choice(m: Any, words: list[int]) -> Tensor:
-    return m.table.weight[:4][torch.multinomial(m.table.weight[words[0], :4].sigmoid(), 1)]
+    return m.table.weight[:4][torch.multinomial(m.table.weight[words[0], :4].sigmoid(), 2)]
 
 
 def own_generator(m: Any, words: list[int]) -> Tensor:
     return torch.zeros_like(m.cell(m.h0, m.h0)).normal_(generator=torch.Generator())
 
 
-def real_dropout(m: Any, words: list[int]) -> Tensor:
+def seen_by_another(m: Any, words: list[int]) -> Tensor:
     """In code that runs as it is written."""
-    return m.table.weight[words[0]] * F.dropout(torch.ones(SIZE, dtype=DOUBLE), 0.5, m.training)
+    return m.table.weight[words[0]] * part_filled()
+
+
+def part_filled() -> Tensor:
+    e = torch.zeros(SIZE, dtype=DOUBLE)
+    e[1:].normal_()
+    return e
+
+
+def expected_value(m: Any, words: list[int]) -> Tensor:
+    return torch.normal(m.table.weight[words[0]], 1.0)
 
 
 def too_likely(m: Any, words: list[int]) -> Tensor:
     return F.dropout(m.table.weight[words[0]], 1.5, m.training)
 
 
-@pytest.mark.parametrize("rule", [choice, own_generator, real_dropout, too_likely], ids=lambda rule: rule.__name__)
+@pytest.mark.parametrize(
+    "rule", [choice, own_generator, seen_by_another, expected_value, too_likely], ids=lambda rule: rule.__name__
+)
 def test_other_random_functions_are_refused(rule: Any) -> None:
     """With the user's line, and never a gradient through numbers that nobody drew."""
-    line = rule.__code__.co_firstlineno + (rule is real_dropout)
+    line = (part_filled if rule is seen_by_another else rule).__code__.co_firstlineno
     model = Model(rule).train()
     net = Net(bound(Model(chain), WORDS).plan, model)
     with pytest.raises(UnsupportedError, match=rf"test_random\.py:({line + 1}|{line + 2}): "):

@@ -37,6 +37,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -55,7 +56,7 @@ from edbc.capture.ragged.masks import of_sizes
 from edbc.capture.ragged.symbols import Amount, Index, Listed, Mask, Range, Shape, Size, amount
 from edbc.capture.ragged.value import Ragged
 from edbc.capture.ragged.whole.worked import Worked
-from edbc.capture.record.draws import made_of_sizes
+from edbc.capture.record.draws import ANYWHERE, drawn_anywhere, made_of_sizes
 from edbc.capture.record.keys import quick_key
 from edbc.capture.record.lookup import ROWS
 from edbc.capture.record.special import CONSTRUCTORS, constructed
@@ -285,7 +286,8 @@ def _of_maker(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Everywhere(TorchFunctionMode):
-    """Makers that code calls which is no copy (a solver's, a stack's), and `x.new_zeros(n)`, are (5), too."""
+    """Makers that code calls which is no copy (a solver's, a stack's), and `x.new_zeros(n)`, are (5), too; in training
+    mode what draws is (15), torch's distributions among it."""
 
     def __init__(self, rec: Any):
         super().__init__()
@@ -301,13 +303,22 @@ class Everywhere(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func not in _MADE_ANYWHERE or is_library(sys._getframe(1).f_code.co_filename):
+        if func in ANYWHERE:
+            drawn = drawn_anywhere(watcher_of_thread(), func, args, kwargs)
+            return func(*args, **kwargs) if drawn is NotImplemented else drawn
+        if func not in _MADE_ANYWHERE or self._is_left(sys._getframe(1).f_code.co_filename):
             return func(*args, **kwargs)
         if func in NEW:
             func, args, kwargs = NEW[func], args[1:], {**kwargs, "dtype": kwargs.get("dtype") or args[0].dtype}
         return _of_maker(func)(*args, **kwargs)
 
+    def _is_left(self, filename: str) -> bool:
+        """Whether what a file makes is a real tensor: it is a library's, which fills it by chance maybe."""
+        return is_library(filename) and not (self.rec.tracer.may_draw and filename.startswith(_FILLING))
 
+
+_FILLING = (os.path.dirname(torch.distributions.__file__) + os.sep, sys.modules[Symbol.__module__].__file__ or "")
+"""Code of torch, and for stand-ins (`x.new(n)`), that makes tensors which are filled by chance."""
 _MADE_ANYWHERE = frozenset((*MAKERS, *LIKE, *NEW))
 
 

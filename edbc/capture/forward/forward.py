@@ -140,9 +140,13 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                 results.append(result)
                 ends.append(len(recorder.entries))
         were_drawn = random_state != _random_state()
-        if were_drawn:
+        is_to_come = were_drawn and view.may_draw and view.is_everywhere is None
+        if were_drawn and not is_to_come:
             _refuse_random(recorder, forward, instances)
-    if were_drawn:  # by another thread; what the search for them recorded is left behind
+    if is_to_come:  # recorded from now on
+        view.is_everywhere = True
+        torch.default_generator.set_state(torch.frombuffer(bytearray(random_state), dtype=torch.uint8))
+    if were_drawn:  # by another thread, or to come; what the search for them recorded is left behind
         recorder.begin()
         return _record(shadow, recorder, instances, settles)
     recorder.tracer.require_unchanged()

@@ -11,9 +11,11 @@ Definitions.
 (2) Random operations are ordinary ones over draws: dropout is x * m, where m is 0 with probability p and 1 / (1 - p)
     otherwise; alpha dropout (x + a) * m + b; feature dropout has an m of one number per channel; in training `rrelu` is
     relu(x) - relu(-x) * u. `torch.rand_like`, `torch.randn_like`, and `torch.rand` and `torch.randn` of sizes are the
-    draw itself, as are a recorded tensor's `uniform_` and `normal_`; `exponential_` is its logarithm, `bernoulli` its
-    comparison. Attention with dropout is products around a softmax that drops. A function of torch's that is written
-    in Python (`F.multi_head_attention_forward`, `F.gumbel_softmax`) is what its code calls (`as_written`).
+    draw itself, as are `uniform_` and `normal_` of a recorded tensor, or of one that forward makes
+    (`torch.empty(n).normal_()`); `exponential_` is its logarithm, `bernoulli` its comparison, `torch.normal` its
+    product and sum, `multinomial` of one item of a row the place of the greatest weight over such times. Attention with
+    dropout is products around a softmax that drops. A function of torch's that is written in Python
+    (`F.multi_head_attention_forward`, `F.gumbel_softmax`) is what its code calls (`as_written`).
 (3) The draws of a cell are further operands of it, behind those that its caller passes. They are no part of its
     signature: in training a node is of the type that it has in evaluation, so that the plan's policy knows it.
 
@@ -30,10 +32,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch.nn import functional
 
 from edbc.base.graph import ValueClass
 from edbc.capture.record.table import Draw
-from edbc.capture.standins.standin import class_of, refuse
+from edbc.capture.semantics import rules
+from edbc.capture.standins.made import Made
+from edbc.capture.standins.standin import Symbol, class_of, refuse
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -131,6 +136,29 @@ def exponential(rec: Recorder, name: str, x: Any, lambd: float = 1.0, *, generat
     return rec.function(torch.div, (rec.function(torch.log1p, (below,), {}), -float(lambd)), {})
 
 
+def normal_of(rec: Recorder, name: str, mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
+    """`torch.normal`: of means and deviations in tensors of one shape, or of numbers and a size."""
+    _refuse_generator(name, options.pop("generator", None))
+    tensors = [x for x in (mean, std) if isinstance(x, torch.Tensor)]
+    if options.pop("out", None) is not None or len({tuple(x.shape) for x in tensors}) > 1:
+        refuse(f"{name} of tensors of several shapes, or into one", "write mean + std * torch.randn_like(mean)")
+    if rec.flows and any(isinstance(x, Symbol) or x.requires_grad for x in tensors):
+        refuse(f"{name} gives a gradient of zeros", "write mean + std * torch.randn_like(mean), or use torch.no_grad()")
+    if not tensors:
+        return made_of_sizes(rec, "randn", *([] if size is None else [size]), **options) * std + mean
+    drawn = DRAWN["randn_like"](rec, name, tensors[0])
+    return rec.function(torch.add, (rec.function(torch.mul, (drawn, std), {}), mean), {})
+
+
+def multinomial(rec: Recorder, name: str, weights: Any, count: int, *_: Any, generator: Any = None) -> Any:
+    """One of each row: the first to come of exponential clocks whose rates are the weights."""
+    _refuse_generator(name, generator)
+    if count != 1:
+        refuse(f"{name} of {count} from a row", "draw them one by one, or outside of forward")
+    time = rec.function(torch.clamp_min, (exponential(rec, name, weights), torch.finfo(weights.dtype).tiny), {})
+    return rec.function(torch.argmax, (rec.function(torch.div, (weights, time), {}), -1, True), {})
+
+
 def attention(
     rec: Recorder, name: str, q: Any, k: Any, v: Any, attn_mask: Any = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
@@ -155,6 +183,22 @@ def made_of_sizes(rec: Recorder, name: str, *size: Any, dtype: torch.dtype | Non
     sizes = {"size": options["size"]} if "size" in options else {}
     return DRAWN[f"{name}_like"](rec, name, torch.empty(*size, **sizes, dtype=dtype, device="meta"),
                                  requires_grad=options.get("requires_grad", False))  # fmt: skip
+
+
+def drawn_anywhere(rec: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What one of ANYWHERE draws, in whatever code it is called; NotImplemented where it is to run as it is: nothing is
+    recorded, or it is of recorded tensors."""
+    if rec is None or not rec.tracer.may_draw:
+        return NotImplemented
+    name = ANYWHERE[func]
+    if func in (torch.rand, torch.randn):
+        return made_of_sizes(rec, name, *args, **kwargs)
+    if func is torch.normal and not any(isinstance(x, Symbol) for x in (*args, *kwargs.values())):
+        return normal_of(rec, name, *args, **kwargs)
+    is_plain = args and type(args[0]) in (torch.Tensor, Made) and args[0].dtype.is_floating_point
+    return (
+        DRAWN[name](rec, name, *args, **kwargs) if is_plain and not rules.is_off(name, args, kwargs) else NotImplemented
+    )
 
 
 def _refuse_generator(name: str, generator: Any) -> None:
@@ -190,10 +234,20 @@ DRAWN: dict[str, Callable[..., Any]] = {
     "uniform_": uniform,
     "normal_": normal,
     "exponential_": exponential,
+    "normal": normal_of,
+    "multinomial": multinomial,
     "scaled_dot_product_attention": attention,
 }
 """Definition (2), by name: a function of the recorder, the name, and the call's arguments, which gives NotImplemented
 where nothing is drawn."""
+
+
+_ANYWHERE = "rand randn rand_like randn_like bernoulli normal multinomial".split()
+ANYWHERE: dict[Any, str] = {
+    **{getattr(functional, name): name for name in ("dropout", "dropout1d", "dropout2d", "dropout3d")},
+    **{getattr(torch, name): name for name in _ANYWHERE},
+}
+"""Functions that draw where no tensor is recorded, or of one that is not."""
 
 
 def refuse_drawing(name: str) -> NoReturn:

@@ -45,7 +45,7 @@ from edbc.capture.record.excerpts import EXCERPT
 from edbc.capture.record.table import Entry, Hole, Operation, SharedRef, View, through
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import filled_by, flat, take_views
-from edbc.capture.standins.made import MOST_ROWS, Buffer, listed, turned_buffer
+from edbc.capture.standins.made import FILLS_BY_CHANCE, MOST_ROWS, Buffer, Made, listed, turned_buffer
 from edbc.capture.standins.nests import mapped
 from edbc.capture.standins.source import user_location
 from edbc.capture.standins.standin import (
@@ -57,6 +57,7 @@ from edbc.capture.standins.standin import (
     Value,
     as_python_has_it,
     refuse,
+    turned,
     value_of,
 )
 
@@ -648,6 +649,8 @@ def change_in_place(
 ) -> Any:
     """Record a torch function that changes a tensor: the same function out of place, and the names that show it. Where
     the name is alone, the call is known by `key` from then on."""
+    if type(args[0]) is Made and func in FILLS_BY_CHANCE and args[0].is_untouched() and rec.tracer.may_draw:
+        return turned(args[0], DRAWN[name](rec, name, *args, **kwargs))
     anew: Any = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
     target = _name_alone(rec, args[0]) if rec.books is None and anew is not None and not kwargs else None
     if target is not None:

@@ -65,6 +65,8 @@ LIKE = dict(zip((torch.zeros_like, torch.ones_like, torch.full_like, torch.empty
 NEW = dict(zip((torch.Tensor.new_zeros, torch.Tensor.new_ones, torch.Tensor.new_full, torch.Tensor.new_empty), MAKERS,
                strict=False))  # fmt: skip
 """Those that ask it for its dtype."""
+FILLS_BY_CHANCE = frozenset(getattr(torch.Tensor, name) for name in "normal_ uniform_ exponential_ bernoulli_".split())
+"""Whatever a tensor held, it holds random numbers then."""
 MOST_ROWS = 4096
 """Of a buffer."""
 _num_modes = torch._C._len_torch_function_stack
@@ -101,7 +103,10 @@ class _Asked:
     def function(self, func: Any, args: Any, kwargs: Any, name: str | None = None) -> Any:
         """A torch function of descriptions, and of other tensors."""
         rec = _other_recorder((args, kwargs))
-        if rec is None or rec.books is not None:
+        if rec is None and func in FILLS_BY_CHANCE and type(args[0]) is Made and args[0].is_untouched():
+            rec = _describer()
+            rec = rec if rec is not None and rec.tracer.may_draw else None
+        elif rec is None or rec.books is not None:
             args, kwargs = with_tensors(args), with_tensors(kwargs)
         return func(*args, **kwargs) if rec is None else rec.function(func, args, kwargs, name)
 
@@ -185,8 +190,12 @@ class Made(Lazy):
             return rec.written(numbers, numbers.array, described.dtype, described.shape)
         return rec.shared_constant(described.key, described.make)
 
+    def is_untouched(self) -> bool:
+        """Whether nobody has asked for its tensor or its rows, or assigned to it."""
+        return self.tensor is None and self.as_rows is None and not self.assigned
+
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
-        if self.tensor is not None or self.as_rows is not None or self.assigned:
+        if not self.is_untouched():
             return None
         constant = self.materialise()
         return turned(self, constant.rec.copied(constant))
@@ -194,8 +203,7 @@ class Made(Lazy):
     def fill_(self, value: Any) -> Any:
         """Another description, of what nobody has looked at yet."""
         is_plain = type(value) in PLAIN_NUMBERS and _is_plain(value)
-        is_seen = self.tensor is not None or self.as_rows is not None or self.assigned
-        if type(self) is not Made or not is_plain or is_seen:
+        if type(self) is not Made or not is_plain or not self.is_untouched():
             return Lazy.fill_(self, value)  # type: ignore[attr-defined]
         self.described = self.described._replace(function=torch.full, given=(value,))
         return self
@@ -536,6 +544,8 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     rec = _describer()
     if rec is None:
         return None
+    if not args and "size" in kwargs:
+        args, kwargs = (kwargs["size"],), {name: value for name, value in kwargs.items() if name != "size"}
     like, at = None, 0
     if rec.symbolic:
         args = asked(args)

@@ -659,7 +659,7 @@ _DATA = property(lambda self: self.detach(), _refusing("data"))
 def _new(self: Symbol, *data: Any, **options: Any) -> torch.Tensor:
     """`x.new(sizes)`, whose elements nobody has written yet, and `x.new(list)`, from before there was torch.empty."""
     is_of_sizes = not data or all(type(item) is int for item in data) or type(data[0]) is torch.Size
-    made = torch.empty(*data) if data and is_of_sizes else torch.tensor(*(data or [[]]))
+    made = torch.empty(*data, dtype=self.dtype) if data and is_of_sizes else torch.tensor(*(data or [[]]))
     return made.to(self.dtype, **options)
 
 
