@@ -196,6 +196,9 @@ class ModelView:
         self.is_everywhere: bool | None = None
         """Whether makers are watched in code that is no copy (`code.rebind.Everywhere`): once that was needed, and
         until forward has raised for it."""
+        self.leaves_own = False
+        """Whether calls of the instance's own tensors alone stay with Python, which may read what they compute, where
+        rows are: once something was read."""
         self.presumes = True
         """Whether forward goes on as if what it checks held (`standins.unread`)."""
         self._traces: dict[tuple[Operation, bool], CellTrace] = {}

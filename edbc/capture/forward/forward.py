@@ -69,6 +69,10 @@ def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], set
         pass
     finally:
         recorder.reading = None
+    if recorder.ragged and not recorder.tracer.leaves_own:  # of the instance's own tensors, perhaps
+        recorder.tracer.leaves_own, recorder.reads = True, False
+        recorder.begin()
+        return _record(shadow, recorder, instances, settles)
     return _record_reading(shadow, recorder, instances)
 
 

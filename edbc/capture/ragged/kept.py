@@ -461,14 +461,15 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -
 
 
 def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
-               kwargs: dict[str, Any]) -> Any:  # fmt: skip
-    """A call of closed code with ragged arguments, as one run where it is known."""
+               kwargs: dict[str, Any], written: tuple[Any, ...] | None = None) -> Any:  # fmt: skip
+    """A call of closed code with ragged arguments, as one run where it is known; else of arguments as `written`."""
     given = Given.none()
     parts: list[Any] = [KeptCall, path, module.training]
     args = tuple([x.materialise() if type(x) is Stack and len(x.items) == 1 else x for x in args])
+    written = args if written is None else written
     told, tells_lengths = _told(rec, args)
     if not can_keep(rec) or kwargs or rec.keeping or not is_keyed(rec, told, parts, given):
-        return function(module, *args, **kwargs)  # in a call that is being kept, which has to know what this one asks
+        return function(module, *written, **kwargs)  # in one that is being kept, which has to know what this one asks
     key = tuple(parts)
     known = BY_SIZES if tells_lengths else rec.functions.get(key)
     by_sizes = known is BY_SIZES
@@ -481,15 +482,15 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
         known = rec.functions.get((key, given.sizes()))
     if by_sizes and type(known) is KeptCall:
         found = known.again(rec, given)
-        return function(module, *args) if found is NotImplemented else shared(found, given.every)
+        return function(module, *written) if found is NotImplemented else shared(found, given.every)
     if known is NOT_KEPT or not may_keep(given):
-        return function(module, *args)
+        return function(module, *written)
     rows, indices = iter(given.every), iter(given.indices)
     own = (t.shown(rec, args) if type(t) is Uniform else x for x, t in zip(args, told, strict=True))
     shown = tuple(x if type(t) is str or type(t) is Uniform else _symbolic(rec, x, rows, indices)
                   for x, t in zip(own, told, strict=True))  # fmt: skip
     call = lambda of: function(module, *of)  # noqa: E731
-    return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, args))
+    return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, written))
 
 
 NO_ROWS = "no rows"

@@ -45,7 +45,7 @@ from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.semantics.sequences import Several, is_packed, on_rows
 from edbc.capture.standins.made import Made
-from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Value, is_matrix
+from edbc.capture.standins.standin import AsksForValue, Lazy, Rows, Shared, Slot, Symbol, Value, is_matrix
 from edbc.capture.standins.told import Leaf
 
 MAX_OPERANDS = 16
@@ -129,18 +129,24 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             if type(args[0].data) in (Value, Several):  # as an unrolled call has made of the states before it came here
                 args, kwargs = _each(recorder.as_operand, (args, kwargs))
             return on_rows(lambda *rows: general(self, rows, {}), *args, *kwargs.values())
+        run = inside or otherwise
+        may_be_own = recorder.tracer.leaves_own and path not in recorder.of_more
+        if may_be_own and otherwise is not None and not _has_recorded((args, kwargs)):
+            result = otherwise(self, *args, **kwargs)
+            if _has_recorded((result,)):
+                recorder.of_more.add(path)
+            return result
+        own = args
         if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
             rows = cell_rows(recorder, self, args) if inside and not kwargs else None
-            run = inside or otherwise
             if rows is not None:
                 one = lambda *values: general(self, regrouped(args, values), {})  # noqa: E731
                 run = lambda *_: each_row(recorder, rows, one, 0)  # noqa: E731
             elif inside is None:
                 recorder.taken.add(path)
             assert run is not None
-            return whole_call(recorder, path, run, self, args, kwargs)
+            return whole_call(recorder, path, run, self, args, kwargs, own if recorder.tracer.leaves_own else None)
         if recorder.symbolic and any(issubclass(type(x), _OF_SIZES) for x in _leaves((args, kwargs), _NESTS)):
-            run = inside or otherwise
             assert run is not None
             return run(self, *args, **kwargs)
         if inside and kind == "module":
@@ -273,6 +279,11 @@ class _Form:
         leaves = [x for x in _leaves(given, _NESTS) if not _is_fixed(x)]
         slots = [getattr(x, "slot", None) for x in leaves if not is_matrix(x)]
         return (*slots, *filter(is_matrix, leaves)) in self.known
+
+
+def _has_recorded(given: tuple[Any, ...]) -> bool:
+    """Whether any in nests is a stand-in."""
+    return any(issubclass(type(x), Symbol) for x in _leaves(given, _NESTS))
 
 
 def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:

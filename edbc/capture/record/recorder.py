@@ -236,7 +236,8 @@ class Recorder:
         "keeps_books", "kept_forwards", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
         "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries",
         "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
-        "num_amounts", "num_runs", "numbers", "overlaps", "parts", "plain", "positions", "ragged", "ragged_constants",
+        "num_amounts", "num_runs", "numbers", "of_more", "overlaps", "parts", "plain", "positions", "ragged",
+        "ragged_constants",
         "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recipes",
         "recorded_reads", "refs", "refused", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
         "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "sizes_asked",
@@ -343,6 +344,8 @@ class Recorder:
         self.run_segment: Any = None
         """What executes what has been recorded where an instance reads a value (`forward.fibers`); None where nothing
         can be executed."""
+        self.of_more: set[str] = set()
+        """Calls of the instance's own tensors that compute of parameters too."""
         self.reads = False
         """Whether forward reads values, as far as is known."""
         self.reading: Callable[..., Any] | None = None

@@ -358,3 +358,36 @@ def test_leaves_that_forward_does_not_read_are_not_brought(monkeypatch: pytest.M
             batch = [make(rng) for _ in range(9)]
             torch.testing.assert_close(net(batch), [*map(model, batch)])
         assert not any(tuple(pool.shape) == (3,) for pool in net._idle[0][1].constants.values())
+
+
+class Near(nn.Module):
+    """Messages between points that are near each other, which is found of the instance's own numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.message = nn.Linear(3, 8), nn.Linear(16, 8)
+
+    def forward(self, points: torch.Tensor) -> Any:
+        return self.gathered(self.up(points), points).sum(0)
+
+    def gathered(self, h: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+        apart = points[:, None] - points[None]
+        apart = torch.sqrt((apart**2).sum(2))
+        near, to = torch.nonzero(apart < 1.5).t()
+        return torch.zeros_like(h).index_add(0, to, self.message(torch.cat([h[near], h[to]], -1)))
+
+
+def test_what_is_read_of_an_instance_s_own_numbers_leaves_rows() -> None:
+    """Lines of the instance's tensors alone are computed at once, in calls that are given rows too; the types are of
+    rows, so that points of other numbers bring no other."""
+    made = torch.Generator().manual_seed(0)
+    model = Near().eval()
+    clouds = [torch.randn(3 + n, 3, generator=made) for n in range(6)]
+    net = bound(model, clouds[:3], "unmined", True, backend="reference")
+    seen = []
+    for instances in (clouds[:3], clouds[3:]):
+        with torch.no_grad():
+            for ours, its in zip(net(instances), map(model, instances), strict=True):
+                assert torch.allclose(ours, its, atol=1e-5)
+        seen.append({str(t.signature) for t in net.prepare(instances).whole[0].graph.types})
+    assert seen[0] == seen[1]
