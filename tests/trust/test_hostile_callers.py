@@ -102,6 +102,12 @@ def test_torchscript_is_not_bound(net: Net) -> None:
         Net(net.plan, part)
 
 
+def test_classes_of_torchscript_are_python_where_it_is_off(net: Net, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With PYTORCH_JIT=0 torch.jit.ScriptModule is a plain module."""
+    monkeypatch.setattr(torch.jit, "ScriptModule", nn.Module)
+    assert Net(net.plan, net.model)
+
+
 @pytest.mark.parametrize("options", [
     {"layout": "x"}, {"dtype": "float16"}, {"dtype": torch.float64}, {"device": "cuda:1"}, {"batch_size": 0},
     {"limit": -1}, {"front_end": "x"}, {"recompute": 0}, {"policy": "x"}], ids=str)  # fmt: skip

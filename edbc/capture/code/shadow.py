@@ -117,11 +117,17 @@ def _refuse_compiled(model: nn.Module) -> None:
     """Raise UnsupportedError for modules whose Python does not run."""
     for path, module in model.named_modules():
         is_compiled = type(module).__module__.startswith("torch._dynamo")
-        if is_compiled or isinstance(module, torch.jit.ScriptModule):
+        is_script = isinstance(module, torch.jit.ScriptModule) and isinstance(getattr(module, "_c", None), _SCRIPT)
+        if is_compiled or is_script:
             raise UnsupportedError(
                 f"{path or 'the model'} is a {type(module).__name__}: expected one whose forward runs as Python, got "
                 f"one of {'torch.compile' if is_compiled else 'TorchScript'}; give the module that it was made of"
+                f"{', or set PYTORCH_JIT=0, with which its class is Python' if is_script else ''}"
             )
+
+
+_SCRIPT = torch._C.ScriptModule
+"""What a module of TorchScript has, which one of such a class has not where PYTORCH_JIT is 0."""
 
 
 def _require_real_numbers(model: nn.Module, needs_data: bool) -> None:
