@@ -433,6 +433,13 @@ def filled(x: Tensor) -> Tensor:
     return e
 
 
+def with_a_view(x: Tensor) -> Tensor:
+    y = 2 * x
+    first = y[0]
+    y += 1
+    return y * first
+
+
 TRIANGLE, ALL = torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool)
 IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "bernoulli_": (
@@ -464,6 +471,10 @@ IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
         lambda x: (
             x + torch.randn_like(x) * x.exp() - torch.log1p(-torch.rand_like(x)) / x.exp() + x + 2 * torch.rand_like(x)
         ),
+    ),
+    "where views change": (
+        lambda x: with_a_view(x) * Normal(x, x.exp()).rsample() + x * Uniform(x, x + 2).rsample(),
+        lambda x: with_a_view(x) * (x + torch.randn_like(x) * x.exp()) + x * (x + 2 * torch.rand_like(x)),
     ),
     "samples": (
         lambda x: x * Normal(x, x.exp()).sample() + torch.normal(0.5, 2.0, (3, 1), dtype=DOUBLE) * x,

@@ -525,6 +525,8 @@ class KeepsBooks(TorchFunctionMode):
             if func is torch.Tensor.__getitem__:
                 args = args[0], as_python_has_it(args[1])
             return self.rec.function(func, args, kwargs, rules.name_of(func))
+        if func in FILLS_BY_CHANCE and self.rec.tracer.may_draw and changes.is_fresh(args[0]):
+            return self.rec.function(func, args, kwargs, rules.name_of(func))
         result = func(*args, **kwargs)
         if func in _UNSET:  # as what memory holds by chance is no graph that comes twice
             with torch._C.DisableTorchFunction():
