@@ -20,6 +20,7 @@ from torch.distributions import Categorical, Exponential, Normal, Uniform
 import edbc
 from edbc.capture.captured.structurecache import StructureCache
 from edbc.capture.record.draws import INSTANCE_BITS
+from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Draw, Source
 from edbc.capture.standins.standin import class_of
 from edbc.cells.program import Map
@@ -504,6 +505,39 @@ def test_random_functions_are_what_they_are_in_words(name: str) -> None:
         assert torch.allclose(one, other, rtol=1e-10)
         require_equal(its, others)
     assert not torch.equal(found[0][0][0], found[0][1][0])
+
+
+class OfRows(nn.Module):
+    """Noise for each row of so many, beside a draw of one size."""
+
+    def __init__(self, noise: Callable[[Tensor], Tensor]):
+        super().__init__()
+        torch.manual_seed(0)
+        self.noise, self.up, self.out = noise, nn.Linear(3, SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.up(x))
+        h = h * self.noise(h) if self.training else h
+        total = self.out(h).sum(0)
+        return total * self.noise(total) if self.training else total
+
+
+def test_rows_are_filled_by_chance_each_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of `randn_like`, and without books of who shares memory."""
+    opened = []
+    monkeypatch.setattr(Recorder, "open_books", lambda self, *kind: opened.append(kind))
+    points = [torch.linspace(-1, 1, 3 * n).view(n, 3) for n in range(2, 5)]
+    found = []
+    for noise in (lambda h: Normal(h, torch.ones_like(h)).rsample() - h, torch.randn_like):
+        model = OfRows(noise).eval()
+        plan = bound(model, points, "marked", True).plan
+        net = Net(plan, model.train())
+        net(points[:1])
+        torch.manual_seed(3)
+        found.append(torch.stack(net(points)))
+    assert torch.allclose(*found, atol=1e-5)
+    assert plan.ragged
+    assert not opened
 
 
 class OfSizes(Model):

@@ -41,12 +41,13 @@ from edbc.capture.ragged.whole.heads import multi_head_attention
 from edbc.capture.ragged.whole.pairs import call_of_cells
 from edbc.capture.ragged.whole.runs import Pairs, run_call
 from edbc.capture.ragged.whole.worked import Worked, by_worked
-from edbc.capture.record.functionalise import refuse_statistics
+from edbc.capture.record.draws import DRAWN
+from edbc.capture.record.functionalise import is_filled_by_chance, refuse_statistics
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.shapes import flat
 from edbc.capture.standins.made import Description
 from edbc.capture.standins.nests import inside, mapped
-from edbc.capture.standins.standin import PLAIN, Shared, Symbol, Value
+from edbc.capture.standins.standin import PLAIN, Shared, Symbol, Value, turned
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -535,6 +536,12 @@ def _with_input_first(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def changed(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Any:
     """A function that changes its first argument in place; NotImplemented where no rows have a part in it."""
+    if is_filled_by_chance(rec, func, args):
+        rows = adopted(rec, args[0])
+        if type(rows) is not Ragged:
+            return NotImplemented
+        draw = lambda row: DRAWN[name](rec, name, row, *args[1:], **kwargs)  # noqa: E731
+        return turned(args[0], each_row(rec, [rows], draw, rows.at))
     target, others = args[0], adopted_all(rec, args[1:])
     count = _num_ragged(others) + _num_ragged(kwargs.values())
     if type(target) is torch.Tensor:

@@ -646,12 +646,17 @@ def changed_alone(rec: Recorder, name: Any, new: Any) -> Any:
         rec.books = None
 
 
+def is_filled_by_chance(rec: Recorder, func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether what nobody has looked at yet is to hold random numbers."""
+    return func in FILLS_BY_CHANCE and rec.tracer.may_draw and type(args[0]) is Made and args[0].is_untouched()
+
+
 def change_in_place(
     rec: Recorder, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], key: Any = None
 ) -> Any:
     """Record a torch function that changes a tensor: the same function out of place, and the names that show it. Where
     the name is alone, the call is known by `key` from then on."""
-    if type(args[0]) is Made and func in FILLS_BY_CHANCE and args[0].is_untouched() and rec.tracer.may_draw:
+    if is_filled_by_chance(rec, func, args):
         return turned(args[0], DRAWN[name](rec, name, *args, **kwargs))
     anew: Any = _OPERATORS.get(name) or (getattr(torch.Tensor, name[:-1], None) if rules.is_pointwise(name) else None)
     target = _name_alone(rec, args[0]) if rec.books is None and anew is not None and not kwargs else None
