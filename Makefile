@@ -104,11 +104,11 @@ gpu-dry: triton ## what `make gpu` runs, on one small instance in Triton's inter
 gpu-code: triton ## compile the step kernels of all plans for GPUs, without one: registers, stack, shared memory
 	$(BIN)/python benchmarks/gpu_code.py --dtypes f32,bf16,f64
 
-# Rooms whose code is Python throughout: of native loops coverage sees no branch.
 thin: venv ## say anew which cases of tests reach nothing that others do not (tests/thin.txt, an hour)
 	mkdir -p build
-	$(BIN)/python tests/thin.py tests/capture > build/thin.txt
+	$(BIN)/python tests/thin.py build/thin > build/thin.txt
 	mv build/thin.txt tests/thin.txt
+	rm -r build/thin
 
 slow: .venv/dev ## run every test, the slow ones too
 	$(BIN)/python -m pytest --slow -n $(JOBS) --dist worksteal
