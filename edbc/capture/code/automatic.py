@@ -44,9 +44,10 @@ MAX_OPERATIONS = 400
 """Of a cell: compiling a longer one takes longer than its batches save."""
 MOST_TYPES = 64
 """Of one cell: what is called in more ways is recorded by its operations, which batch whatever the ways."""
-NODE_US, JOIN_US, BATCH_US = 0.5, 0.1, 4.0
-"""Microseconds: recording a node, and joining it alone; starting a batch. Medians of the zoo and of ordinary
-programs."""
+NODE_US, JOIN_US, BATCH_US, PLACE_US = 0.5, 0.1, 4.0, 9.0
+"""Microseconds: recording a node, and joining it alone; starting a batch, medians of the zoo and of ordinary programs;
+and scheduling and placing one of few nodes (least squares over 115 ordinary programs with types per size: 13 with
+starting it, 0.24 for each node, 280 for the mini-batch)."""
 RUN_US, ROW_US, UNSEEN_US = 4.0, 0.06, 2_000.0
 """Microseconds: recording a call on rows (`capture.ragged`), and each node that it comes to; each operation of a type
 that no plan has, which is traced and compiled: 8 milliseconds (graph convolutions and attention), 0.4 where its code
@@ -60,7 +61,7 @@ _NUMBERS = frozenset((int, float, bool, str, torch.Size, torch.dtype, torch.devi
 WEIGHTS_PER_US, PRODUCTS_PER_US = 5_000.0, 25_000.0
 """Definition (4): numbers of 4 bytes at 20 GB/s, and a thread's multiplications; of the machines that edbc meets the
 order of magnitude, which is all that a choice needs."""
-TORCH_US, CALL_US = 45.0, 5.0
+TORCH_US, CALL_US = 60.0, 10.0
 """Microseconds: a batch that torch runs, or a node of a function of a whole run (15 to 150 in twelve ordinary
 programs); each operation more of such a batch (120 for 21, blocks of a transformer)."""
 STEP_US = 20.0

@@ -12,7 +12,8 @@ mini-batch without a clock: the plan holds what was chosen.
     before: code is kept the second or third time that it is met; TENSOR_US more where it is one of torch's, of the
     instance's own tensors. Then READ_US for each instance whose forward does not run, as it is kept (`ragged.together`)
     or as at most half of those to come are unlike any before (`capture.alike.alike`, by `to_come`); JOIN_US for each
-    node; batches, products and what torch runs as in (1) and (6).
+    node, and PLACE_US for each batch, which small mini-batches of many types mostly consist of; batches, products and
+    what torch runs as in (1) and (6).
 (3) Patterns of what is left are mined (`tools.compile.mining`) once cells and rows are chosen. Where types per size
     cost less, but rows no more than NEAR times as much, rows are held against them with their patterns: a chain of
     functions of a row is several nodes without, and a straight line over a matrix is one anyhow.
@@ -50,6 +51,7 @@ from edbc.capture.code.automatic import (
     CALL_US,
     JOIN_US,
     NODE_US,
+    PLACE_US,
     PYTHON_US,
     READ_US,
     ROW_US,
@@ -80,7 +82,7 @@ from edbc.tools.compile.mining import mine
 from edbc.tools.compile.natives import Natives
 from edbc.tools.compile.unplanned import SegmentsUnplanned
 
-LESS = 0.9
+LESS = 0.85
 """What rows have to cost of what types per size do: nearly all classes of a plan are read by who runs it."""
 NEAR = 3.0
 """How many times what types per size cost rows may cost before their patterns are mined."""
@@ -239,7 +241,8 @@ def cost_of_new(sample: Sample, decided: Decided) -> float:
             parts = sample.recorded_with(shadow, recorder, view)
         costs.append(READ_US * (recorder.read_forwards - read) + calls.cost)
     recording = costs[-1] if decided.ragged else min(costs[-1], _recording_alike(sample, decided, costs[-1]))
-    return recording + JOIN_US * sum(part.graph.num_nodes for part in parts) + _executing(sample, view, table, parts)
+    joining = JOIN_US * sum(part.graph.num_nodes for part in parts)
+    return recording + joining + _executing(sample, view, table, parts, PLACE_US)
 
 
 def _recording_alike(sample: Sample, decided: Decided, recording: float) -> float:
@@ -361,8 +364,11 @@ def _cost_of(sample: Sample, recorded: _Recorded, names: frozenset[str],
     return cost + _executing(sample, view, table, parts), used
 
 
-def _executing(sample: Sample, view: ModelView, table: TypeTable, parts: Sequence[Capture]) -> float:
-    """What batches under a fixed rule take, products, what torch runs, and types that are to come."""
+def _executing(
+    sample: Sample, view: ModelView, table: TypeTable, parts: Sequence[Capture], placing: float = 0.0
+) -> float:
+    """What batches under a fixed rule take, with what `placing` each does, products, what torch runs, and types that
+    are to come."""
     types, cost = table.graph_types(), 0.0
     for part in parts:
         schedule = run(part.graph.lint(), Policy("critical"))
@@ -370,7 +376,7 @@ def _executing(sample: Sample, view: ModelView, table: TypeTable, parts: Sequenc
         for kind in np.flatnonzero(nodes).tolist():
             entry = table.operation_of_type.get(kind)  # reductions of vertex functions have none
             work = Work(0, 0) if entry is None else work_of_call(entry, view)
-            cost += cost_of(work, int(nodes[kind]), int(batches[kind]))
+            cost += cost_of(work, int(nodes[kind]), int(batches[kind])) + placing * int(batches[kind])
             cost += _in_torch(table, kind, view, sample.natives, int(nodes[kind]), int(batches[kind]))
     counts = np.bincount(np.concatenate([part.graph.node_type for part in parts]))
     once, twice = (

@@ -197,6 +197,7 @@ def test_what_python_does_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     rng, model = Random(0), Masked().eval()
     padded = [torch.tensor([[rng.randrange(2, 20) for _ in range(rng.randint(3, 9))] + [1]]) for _ in range(32)]
     sample = Sample(model, Regions(model, Closed(model)), padded)
+    monkeypatch.setattr(decisions, "PLACE_US", 0.0)
     assert decide(sample, Decisions(automatic=())).ragged
     monkeypatch.setattr(decisions, "PYTHON_US", 0.0)
     assert not decide(sample, Decisions(automatic=())).ragged
