@@ -40,6 +40,7 @@ import operator
 import os
 import sys
 import threading
+from array import array
 from collections.abc import Callable
 from functools import cache, partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -64,6 +65,7 @@ from edbc.capture.record.table import Entry
 from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
+from edbc.capture.semantics.torchstate import num_modes
 from edbc.capture.standins.made import (
     LIKE,
     MAKERS,
@@ -488,6 +490,10 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
 
     def make(data: Any, **kwargs: Any) -> Any:
         watcher = watcher_of_thread()
+        if type(data) is list and watcher is not None and watcher.shows is None:
+            made = _of_integers(watcher, data, **kwargs)
+            if made is not None:
+                return made
         if type(data) is Array:
             data = data.tensor
         if type(data) is list and len(data) == 1 and type(data[0]) is Listed:
@@ -508,6 +514,19 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(data, **kwargs) if rec is None else constructed(rec, func, data, **kwargs)
 
     return make
+
+
+def _of_integers(rec: Any, data: list[Any], dtype: torch.dtype | None = None, **rest: Any) -> torch.Tensor | None:
+    """The tensor of plain integers, in half of the time that `torch.tensor` takes; None of anything else."""
+    if rest or (dtype is not None and dtype is not torch.int64) or {*map(type, data)} != {int}:
+        return None
+    if num_modes() > rec.modes:
+        return None
+    try:
+        numbers = array("q", data)
+    except OverflowError:
+        return None
+    return torch.full((1,), data[0]) if len(data) == 1 else torch.frombuffer(numbers, dtype=torch.int64).clone()
 
 
 construct = _of_constructor(torch.tensor)

@@ -245,7 +245,7 @@ def _rows_of_made(rec: Recorder, made: Made) -> Any:
 def rows_described(rec: Recorder, described: Description, like: Triple | None = None, at: int = 0) -> Ragged:
     """A constant that forward makes (`standins.made`) as equal rows, as many as there are of others, if any."""
     row = described.of_row(at)
-    value = rec.shared_constant(row.key, row.make)
+    value = rec.shared_constant(row, row.make)
     return Ragged(rec, filled(rec, value.ref, described.shape[at], like), value.slot, at)
 
 

@@ -105,6 +105,7 @@ from edbc.capture.standins.made import (
     Showing,
     described_filling,
     is_buffer,
+    key_of_sum,
     made_again,
     with_wholes,
 )
@@ -954,9 +955,9 @@ class Recorder:
 
     def shared_constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
         """The constant that `make` gives, under a name of its own."""
-        return self.copied(self._constant(key, make))
+        return self.copied(self.constant_of(key, make))
 
-    def _constant(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
+    def constant_of(self, key: Any, make: Callable[[], torch.Tensor]) -> Value:
         """The same, once per `key` and mini-batch."""
         known = self._constant_of_key.get(key)
         if known is None:
@@ -1468,6 +1469,8 @@ class Recorder:
                 return self._known(known, args, operands)
             if self.looks or self.in_cell or known.outputs.__class__ is not Hole:
                 return self.emit(known, operands)
+            if len(args) == 2 and type(args[0]) is type(args[1]) is Value:
+                self.remember(known, func, args, kwargs)  # it was found by a call with an operand of another kind
             self.entries.append(known.index)  # `emit` without its call
             self.refs.extend(operands)
             value = Value()
@@ -1689,7 +1692,7 @@ class Recorder:
     def remember(self, known: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Find a node's entry of one output, or a view's slot, by its short key from now on."""
         if args and self.books is None and not self.in_cell:
-            key = short_key(func, args, kwargs)
+            key = key_of_sum(self, func, args) if type(args[0]) is Made else short_key(func, args, kwargs)
             if key is not None:
                 self.plain[key] = known
 

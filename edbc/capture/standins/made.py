@@ -24,7 +24,9 @@ Definitions.
     knows it also when the buffer is gone and a view of its whole is left. What tensors that are not recorded were
     assigned to, by integers, is a buffer once it is read by them; numbers written into it leave it a constant. Recorded
     rows (`capture.ragged`) that nobody else shows are one once forward assigns to them, `h = linear(x); h[i] = y`.
-(4) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
+(4) Where gradients are off around forward, a description is a *leaf* (`torch.zeros(1, n).requires_grad_()`) in name: a
+    constant as any other, and its tensor requires a gradient once somebody asks for it.
+(5) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
     descriptions on the caller's objects, or returns, are their real tensors.
 """
 
@@ -43,6 +45,7 @@ import torch
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Size, asked
 from edbc.capture.semantics.gradmode import watcher_of_thread
+from edbc.capture.semantics.torchstate import default_dtype
 from edbc.capture.standins.fresh import makes_fresh
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.nests import mapped
@@ -73,18 +76,13 @@ _num_modes = torch._C._len_torch_function_stack
 
 
 class Description(NamedTuple):
-    """What a call makes; `key` tells it from others."""
+    """What a call makes."""
 
     function: Callable[..., torch.Tensor]
     shape: torch.Size
     given: tuple[Any, ...]
     """What the function is given besides sizes: what fills all elements."""
     dtype: torch.dtype
-
-    @property
-    def key(self) -> Any:
-        """What tells it from others."""
-        return self.function, self.shape, self.given, self.dtype
 
     def make(self) -> torch.Tensor:
         """The tensor."""
@@ -140,7 +138,8 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "draws", "items", "showing", "tensor")
+    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "draws", "items", "showing", "tensor",
+                 "wants_gradient")  # fmt: skip
     described: Description
     tensor: torch.Tensor | None
     depth: int
@@ -150,6 +149,8 @@ class Made(Lazy):
     once where it is used as a whole."""
     draws: bool
     """Whether torch functions of it are recorded, as they may draw: `F.dropout(h.new_ones(n))`."""
+    wants_gradient: bool
+    """Definition (4)."""
     as_rows: Any
     """Itself as rows, once it was asked for."""
     items: list[Any]
@@ -173,7 +174,19 @@ class Made(Lazy):
         if self.tensor is None:
             made = self.described.make()
             self.tensor = made.clone() if self.described.function is _of_numbers else made
+            if self.wants_gradient:
+                self.tensor.requires_grad_()
         return self.tensor
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Definition (4)."""
+        rec = watcher_of_thread()
+        may_be_leaf = rec is not None and not rec.captures and rec.shows is None and not torch.is_grad_enabled()
+        if not requires_grad or not may_be_leaf or self.tensor is not None or self.as_rows is not None or self.assigned:
+            self.real().requires_grad_(requires_grad)
+        else:
+            self.wants_gradient = True
+        return self
 
     def materialise(self) -> Value:
         """The constant of the mini-batch that is being recorded."""
@@ -188,7 +201,15 @@ class Made(Lazy):
         if described.function is _of_numbers:
             (numbers,) = described.given
             return rec.written(numbers, numbers.array, described.dtype, described.shape)
-        return rec.shared_constant(described.key, described.make)
+        return rec.shared_constant(described, described.make)
+
+    def __add__(self, other: Any) -> Any:
+        if type(other) is Value and self.tensor is None and self.as_rows is None and not self.assigned:
+            rec = other.rec
+            known = rec.plain.get((torch.add, self.described, other.slot))
+            if known is not None:
+                return rec.again(known, (rec.constant_of(self.described, self.described.make).ref, other.ref))
+        return Lazy.__add__(self, other)
 
     def is_untouched(self) -> bool:
         """Whether nobody has asked for its tensor or its rows, or assigned to it."""
@@ -484,7 +505,7 @@ def _buffer(rec: Any, described: Description, made: Made | None = None) -> Buffe
 
 def _buffer_with(rec: Any, items: list[Any], described: Description, made: Made | None = None) -> Buffer:
     row = described.of_row()
-    return _buffer_of(items, rec.shared_constant(row.key, row.make), described, made)
+    return _buffer_of(items, rec.shared_constant(row, row.make), described, made)
 
 
 def turned_buffer(rows: Any) -> Buffer:
@@ -501,7 +522,7 @@ def _buffer_of(items: list[Any], blank: Any, described: Description, made: Made 
     set_class(buffer, Buffer)
     buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
     buffer.tensor = buffer.as_rows = buffer.whole = None
-    buffer.depth, buffer.assigned, buffer.draws = 0, _NOTHING, False
+    buffer.depth, buffer.assigned, buffer.draws, buffer.wants_gradient = 0, _NOTHING, False, False
     buffer.items, buffer.blank, buffer.showing = items, blank, None
     return buffer
 
@@ -546,6 +567,15 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return None
     if not args and "size" in kwargs:
         args, kwargs = (kwargs["size"],), {name: value for name, value in kwargs.items() if name != "size"}
+    written = None
+    if not (rec.symbolic or rec.ragged or rec.shows is not None or func is torch.full):
+        try:
+            written = (func, args, default_dtype(), *kwargs.items())
+            known = rec.makers.get(written)
+        except TypeError:  # a list, or a tensor
+            written = known = None
+        if known is not None:
+            return _made(rec, known)
     like, at = None, 0
     if rec.symbolic:
         args = asked(args)
@@ -563,7 +593,7 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     args = tuple([item if type(item) is int else _as_python(item) for item in args])
     kwargs = {name: value for name, value in kwargs.items() if not _is_default(name, value)}
     fills = repr((args, kwargs)) if func is torch.full else None  # 1 and 1.0, 0.0 and -0.0 are equal
-    key = (func, args, fills, torch.get_default_dtype(), rec.shows is None, *kwargs.items())
+    key = (func, args, fills, default_dtype(), rec.shows is None, *kwargs.items())
     try:
         known = rec.makers.get(key)
     except TypeError:  # a tensor
@@ -573,11 +603,24 @@ def described(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if known is None:
             return None
         rec.makers[key] = known
+    if written is not None:
+        rec.makers[written] = known
     if like is not None and at and rec.place_of_rows(known.shape, known.dtype) != at:
         rec.asked_size, like = True, None
     if like is not None or (rec.ragged and _is_of_changing_rows(rec, known)):
         return rec.rows_described(known, like, at)
     return _made(rec, known)
+
+
+def _new_of_sizes(self: Symbol, *data: Any, **options: Any) -> Any:
+    """`x.new(sizes)`, whose elements nobody has written yet, and `x.new(list)`, from before there was torch.empty."""
+    if data and not options and (all(type(item) is int for item in data) or type(data[0]) is torch.Size):
+        made = described(torch.empty, data, {"dtype": self.dtype})
+        return torch.zeros(*data, dtype=self.dtype) if made is None else made
+    return torch.tensor(*(data or [[]])).to(self.dtype, **options)
+
+
+ANSWERS["new"] = _new_of_sizes
 
 
 def _as_python(item: Any) -> Any:
@@ -625,7 +668,7 @@ def described_numbers(data: Any, dtype: torch.dtype | None = None, device: Any =
     if rec is None or rec.ragged or rest or not kinds or not kinds <= PLAIN_NUMBERS:
         return None
     if dtype is None and float in kinds:
-        dtype = torch.get_default_dtype()
+        dtype = default_dtype()
     if dtype not in _CODES or not (device is None or device == _CPU or device == "cpu"):
         return None
     try:
@@ -663,7 +706,7 @@ def _made(rec: Any, described: Description) -> Made:
     made = Made()
     made.described = described
     made.tensor = made.as_rows = made.whole = None
-    made.depth, made.assigned, made.draws = 0, _NOTHING, False
+    made.depth, made.assigned, made.draws, made.wants_gradient = 0, _NOTHING, False, False
     rec.descriptions.append(made)
     return made
 
@@ -740,6 +783,14 @@ _CODES = {torch.float32: "f", torch.float64: "d"}
 def with_tensors(tree: Any) -> Any:
     """A nest with real tensors in the place of descriptions."""
     return mapped(lambda item: item.real() if type(item) is Made else item, tree)
+
+
+def key_of_sum(rec: Any, func: Any, args: tuple[Any, ...]) -> Any:
+    """The short key of `torch.zeros(n) + h`, which most sums over children begin with; None of another call."""
+    if func is not torch.add or len(args) != 2 or type(args[1]) is not Value or rec.ragged or rec.shows is not None:
+        return None
+    described = args[0].described
+    return None if described.function is _of_numbers else (func, described, args[1].slot)
 
 
 def is_buffer(item: Any) -> bool:

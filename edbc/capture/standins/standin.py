@@ -656,13 +656,6 @@ _DATA = property(lambda self: self.detach(), _refusing("data"))
 """Of what is read only, `x.data` is `x.detach()`, through which changes in place are refused."""
 
 
-def _new(self: Symbol, *data: Any, **options: Any) -> torch.Tensor:
-    """`x.new(sizes)`, whose elements nobody has written yet, and `x.new(list)`, from before there was torch.empty."""
-    is_of_sizes = not data or all(type(item) is int for item in data) or type(data[0]) is torch.Size
-    made = torch.empty(*data, dtype=self.dtype) if data and is_of_sizes else torch.tensor(*(data or [[]]))
-    return made.to(self.dtype, **options)
-
-
 def _new_empty(self: Symbol, *size: Any, **options: Any) -> torch.Tensor:
     """A tensor whose elements nobody has written yet."""
     return torch.empty(*size, **{"dtype": self.dtype, **options})
@@ -673,7 +666,7 @@ _answered: tuple[int, str] = (0, "")
 """How many attributes torch.Tensor had, and which was the last, when Symbol answered all of them."""
 
 
-ANSWERS = {"data": _DATA, "grad": property(_refusing("grad"), _refusing("grad")), "new": _new, "new_empty": _new_empty}
+ANSWERS = {"data": _DATA, "grad": property(_refusing("grad"), _refusing("grad")), "new_empty": _new_empty}
 
 
 def answer_all_of_torch() -> None:

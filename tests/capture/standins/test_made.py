@@ -138,6 +138,30 @@ def through_a_recurrence(net: Uses, x: torch.Tensor) -> Any:
     return net.up(torch.zeros(SIZE)) + x, torch.zeros(SIZE).unsqueeze(0) + x
 
 
+def onto_constants(net: Uses, x: torch.Tensor) -> Any:
+    """Sums that begin with one, of equal and of other ones, written into or not, for each instance."""
+    assert "nothing" not in CACHE  # which keeps records of one instance from serving others
+    h = net.up(x)
+    sums = [made + h for made in (torch.zeros(SIZE), torch.ones(SIZE), torch.zeros(SIZE), torch.zeros(1))]
+    sums += [torch.zeros(SIZE, dtype=torch.float64) + h, torch.zeros(2, SIZE) + h, torch.zeros(SIZE) + h[0]]
+    written = torch.zeros(SIZE)
+    written[1] = 3.0
+    return sums, written + h, torch.zeros(SIZE) + h + h, torch.zeros(SIZE).fill_(0.5) + h
+
+
+def of_integers(net: Uses, x: torch.Tensor) -> Any:
+    one, many, h = torch.tensor([3]), torch.tensor([1, -2, 1 << 62]), net.up(x)
+    before = h * one
+    one.add_(1)
+    with pytest.raises((RuntimeError, ValueError)):
+        torch.tensor([1 << 80])
+    others = torch.tensor([True, 2]), torch.as_tensor([7], dtype=torch.int64), torch.tensor([7], dtype=torch.int32)
+    with torch.device("meta"):
+        assert torch.tensor([1]).is_meta
+        assert torch.tensor([1, 2]).is_meta
+    return before, h * one, many, many.clone().resize_(2), others
+
+
 def in_another_dtype(net: Uses, x: torch.Tensor) -> Any:
     return torch.zeros(SIZE).to(x) + x, torch.ones(SIZE).type_as(x) * net.up(x), torch.zeros(SIZE, dtype=torch.long) + x
 
@@ -148,7 +172,7 @@ def kept_in_a_cache(net: Uses, x: torch.Tensor) -> Any:
 
 HOWS = [first_state, scaled, looked_at, changed_once, changed_by_numpy, written_into, of_constants, returned,
         in_an_object, copied, by_python_functions, in_lists, with_parameters, where_none_flows, asks_for_gradients,
-        through_a_recurrence, in_another_dtype, kept_in_a_cache]  # fmt: skip
+        through_a_recurrence, onto_constants, of_integers, in_another_dtype, kept_in_a_cache]  # fmt: skip
 
 
 def numbers_of_a_list(net: Uses, x: torch.Tensor) -> Any:
@@ -212,6 +236,37 @@ def test_gradients_pass_by() -> None:
         for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             if other.grad is not None:
                 require_same(one.grad, other.grad)
+
+
+@torch.no_grad()
+def test_leaves_that_no_gradient_reaches_are_constants() -> None:
+    """And require one, for whoever gets them; what is written into them shows nowhere else."""
+
+    def how(net: Uses, x: torch.Tensor) -> Any:
+        assert "nothing" not in CACHE
+        h = net.up(x)
+        leaf, written, kept, alone = [h.new(SIZE).fill_(0.5).requires_grad_() for _ in range(4)]
+        sums = leaf + h, h * leaf
+        written[1] = 2.0
+        assert kept.requires_grad
+        assert not h.new(SIZE).requires_grad
+        changed = written * h, kept.fill_(3.0) + h, kept
+        return sums, leaf, changed, alone, h.new(SIZE).zero_().requires_grad_(False)
+
+    model = model_of(how)
+    net = bound(model, rows(0))
+    for seed in (1, 2):
+        ours, theirs = net(rows(seed)), [model(x) for x in rows(seed)]
+        require_same(ours, theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            for part in (lambda x: x[1], lambda x: x[2][2], lambda x: x[3], lambda x: x[4]):
+                assert part(one).requires_grad is part(other).requires_grad
+
+    def many(net: Uses, x: torch.Tensor) -> Any:
+        h = net.up(x)
+        return [torch.cumsum(h + h.new(SIZE).fill_(0.5).requires_grad_(), 0) for _ in range(3)]
+
+    assert sum(map(len, captured(model_of(many), rows(1)).constants.values())) == 1 + len(rows(1))
 
 
 def test_equal_constants_are_one_external() -> None:
