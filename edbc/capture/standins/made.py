@@ -26,7 +26,9 @@ Definitions.
     rows (`capture.ragged`) that nobody else shows are one once forward assigns to them, `h = linear(x); h[i] = y`.
 (4) Where gradients are off around forward, a description is a *leaf* (`torch.zeros(1, n).requires_grad_()`) in name: a
     constant as any other, and its tensor requires a gradient once somebody asks for it.
-(5) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
+(5) A *view* of equal elements, `torch.zeros(n).view(1, -1)`, is a description too. It and what it shows have one
+    memory, which is made where one of them is looked at or changed.
+(6) A description belongs to no recording: where it is used, the thread's recorder is asked. What forward leaves of
     descriptions on the caller's objects, or returns, are their real tensors.
 """
 
@@ -37,6 +39,7 @@ import itertools
 import sys
 from array import array
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,7 +104,7 @@ class _Asked:
     def function(self, func: Any, args: Any, kwargs: Any, name: str | None = None) -> Any:
         """A torch function of descriptions, and of other tensors."""
         rec = _other_recorder((args, kwargs))
-        if rec is None and func in FILLS_BY_CHANCE and type(args[0]) is Made and args[0].is_untouched():
+        if rec is None and func in FILLS_BY_CHANCE and type(args[0]) is Made and args[0].is_its_own():
             rec = _describer()
             rec = rec if rec is not None and rec.tracer.may_draw else None
         elif rec is None or rec.books is not None:
@@ -130,6 +133,47 @@ def _converting(name: str) -> Callable[..., Any]:
     return convert
 
 
+def _viewing(name: str) -> Callable[..., Any]:
+    """A method that gives a view: definition (5)."""
+    method = getattr(torch.Tensor, name)
+
+    def view(self: Made, *args: Any, **kwargs: Any) -> Any:
+        seen = None if kwargs else self.seen(method, args)
+        return self.rec.function(method, (self, *args), kwargs) if seen is None else seen
+
+    return view
+
+
+@lru_cache(maxsize=4096)
+def _shape_of_view(method: Any, shape: torch.Size, args: tuple[Any, ...]) -> torch.Size:
+    if any(type(item) not in _OF_SHAPES for item in args):
+        raise TypeError("another dtype, or what is recorded")
+    found: torch.Tensor = method(torch.empty(shape, device="meta"), *args)
+    return found.shape
+
+
+_OF_SHAPES = frozenset((int, tuple, torch.Size))
+
+
+class Memory:
+    """What views of equal elements show, once it is made."""
+
+    __slots__ = ("described", "tensor")
+
+    def __init__(self, described: Description):
+        self.described = described
+        self.tensor: torch.Tensor | None = None
+
+    def shown(self, steps: Sequence[tuple[Any, tuple[Any, ...]]]) -> torch.Tensor:
+        """What some methods give of it, one after the other."""
+        if self.tensor is None:
+            self.tensor = self.described.make()
+        found: torch.Tensor = self.tensor
+        for method, args in steps:
+            found = method(found, *args)
+        return found
+
+
 def _of_tensor(name: str) -> property:
     """An attribute that may be assigned."""
     return property(lambda self: getattr(self.real(), name), lambda self, value: setattr(self.real(), name, value))
@@ -138,8 +182,8 @@ def _of_tensor(name: str) -> property:
 class Made(Lazy):
     """A description. Its `tensor` is what it has become, if anything."""
 
-    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "draws", "items", "showing", "tensor",
-                 "wants_gradient")  # fmt: skip
+    __slots__ = ("as_rows", "assigned", "blank", "depth", "described", "draws", "items", "memory", "showing", "steps",
+                 "tensor", "wants_gradient")  # fmt: skip
     described: Description
     tensor: torch.Tensor | None
     depth: int
@@ -151,6 +195,9 @@ class Made(Lazy):
     """Whether torch functions of it are recorded, as they may draw: `F.dropout(h.new_ones(n))`."""
     wants_gradient: bool
     """Definition (4)."""
+    memory: Memory | None
+    """What it shows with others, definition (5), by these `steps`."""
+    steps: tuple[tuple[Any, tuple[Any, ...]], ...]
     as_rows: Any
     """Itself as rows, once it was asked for."""
     items: list[Any]
@@ -164,6 +211,7 @@ class Made(Lazy):
     requires_grad, data, grad = _of_tensor("requires_grad"), _of_tensor("data"), _of_tensor("grad")
     to, cpu, type_as, float = map(_converting, ("to", "cpu", "type_as", "float"))
     contiguous = _converting("contiguous")
+    view, reshape, unsqueeze, squeeze, expand = map(_viewing, ("view", "reshape", "unsqueeze", "squeeze", "expand"))
     slot = None
     """No slot of any Value, see `Shared.slot`."""
 
@@ -171,18 +219,48 @@ class Made(Lazy):
         """The tensor, made once. Raises CannotKeep where tensors of an instance are in it."""
         if self.assigned:
             raise CannotKeep
-        if self.tensor is None:
+        if self.tensor is None and self.memory is not None:
+            self.tensor = self.memory.shown(self.steps)
+        elif self.tensor is None:
             made = self.described.make()
             self.tensor = made.clone() if self.described.function is _of_numbers else made
             if self.wants_gradient:
                 self.tensor.requires_grad_()
         return self.tensor
 
+    def is_untouched(self) -> bool:
+        """Whether it is what its description says: nobody has asked for its tensor or its rows, or assigned to it, or
+        has a tensor of the memory that it shows."""
+        if self.tensor is not None or self.as_rows is not None or self.assigned:
+            return False
+        return self.memory is None or self.memory.tensor is None
+
+    def is_its_own(self) -> bool:
+        """The same, and nothing else shows its memory."""
+        return self.memory is None and self.is_untouched()
+
+    def seen(self, method: Any, args: tuple[Any, ...]) -> Made | None:
+        """What a method that gives a view gives of it, definition (5); None where its tensor is to be asked."""
+        rec, known = _describer(), self.described
+        if rec is None or rec.ragged or rec.symbolic or rec.shows is not None or type(self) is not Made:
+            return None
+        if known.function not in _EQUAL or self.draws or self.wants_gradient or not self.is_untouched():
+            return None
+        try:
+            shape = _shape_of_view(method, known.shape, args)
+        except (TypeError, RuntimeError, IndexError):  # as eager code will say
+            return None
+        if self.memory is None:
+            self.memory = Memory(known)
+        view = _made(rec, known._replace(shape=shape))
+        view.memory, view.steps = self.memory, (*self.steps, (method, args))
+        return view
+
     def requires_grad_(self, requires_grad: bool = True) -> Any:
         """Definition (4)."""
         rec = watcher_of_thread()
         may_be_leaf = rec is not None and not rec.captures and rec.shows is None and not torch.is_grad_enabled()
-        if not requires_grad or not may_be_leaf or self.tensor is not None or self.as_rows is not None or self.assigned:
+        if not requires_grad or not may_be_leaf or not self.is_its_own():
             self.real().requires_grad_(requires_grad)
         else:
             self.wants_gradient = True
@@ -195,8 +273,8 @@ class Made(Lazy):
             refuse_ended()
         if self.assigned:
             return self.leaf().materialise()
-        if self.tensor is not None:
-            return rec.constant(self.tensor)
+        if self.tensor is not None or (self.memory is not None and self.memory.tensor is not None):
+            return rec.constant(self.real())
         described = self.described
         if described.function is _of_numbers:
             (numbers,) = described.given
@@ -204,19 +282,15 @@ class Made(Lazy):
         return rec.shared_constant(described, described.make)
 
     def __add__(self, other: Any) -> Any:
-        if type(other) is Value and self.tensor is None and self.as_rows is None and not self.assigned:
+        if type(other) is Value and self.is_untouched():
             rec = other.rec
             known = rec.plain.get((torch.add, self.described, other.slot))
             if known is not None:
                 return rec.again(known, (rec.constant_of(self.described, self.described.make).ref, other.ref))
         return Lazy.__add__(self, other)
 
-    def is_untouched(self) -> bool:
-        """Whether nobody has asked for its tensor or its rows, or assigned to it."""
-        return self.tensor is None and self.as_rows is None and not self.assigned
-
     def name_of_its_own(self, is_alone: Callable[[Any, Value], bool]) -> Value | None:
-        if not self.is_untouched():
+        if not self.is_its_own():
             return None
         constant = self.materialise()
         return turned(self, constant.rec.copied(constant))
@@ -224,7 +298,7 @@ class Made(Lazy):
     def fill_(self, value: Any) -> Any:
         """Another description, of what nobody has looked at yet."""
         is_plain = type(value) in PLAIN_NUMBERS and _is_plain(value)
-        if type(self) is not Made or not is_plain or not self.is_untouched():
+        if type(self) is not Made or not is_plain or not self.is_its_own():
             return Lazy.fill_(self, value)  # type: ignore[attr-defined]
         self.described = self.described._replace(function=torch.full, given=(value,))
         return self
@@ -316,6 +390,8 @@ class Made(Lazy):
 
     def is_unseen(self) -> bool:
         """Whether nobody has its tensor, if it was made at all, or a view of it."""
+        if self.memory is not None:
+            return False
         if self.tensor is None:
             return True
         if self.tensor.is_inference() or self.tensor.requires_grad or sys.getrefcount(self.tensor) > _UNSEEN + 1:
@@ -523,6 +599,7 @@ def _buffer_of(items: list[Any], blank: Any, described: Description, made: Made 
     buffer.described = described._replace(shape=torch.Size((len(items), *described.shape[1:])))
     buffer.tensor = buffer.as_rows = buffer.whole = None
     buffer.depth, buffer.assigned, buffer.draws, buffer.wants_gradient = 0, _NOTHING, False, False
+    buffer.memory = None
     buffer.items, buffer.blank, buffer.showing = items, blank, None
     return buffer
 
@@ -707,6 +784,7 @@ def _made(rec: Any, described: Description) -> Made:
     made.described = described
     made.tensor = made.as_rows = made.whole = None
     made.depth, made.assigned, made.draws, made.wants_gradient = 0, _NOTHING, False, False
+    made.memory, made.steps = None, ()
     rec.descriptions.append(made)
     return made
 
@@ -744,6 +822,7 @@ def _eye(shape: torch.Size, **options: Any) -> torch.Tensor:
     return torch.eye(*shape, **options)
 
 
+_EQUAL = (torch.zeros, torch.ones, torch.full)
 _INSTEAD = {torch.eye: _eye, torch.empty: torch.zeros}
 """What makes them: of what nothing was written into, what memory holds by chance is nothing to go by."""
 

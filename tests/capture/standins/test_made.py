@@ -149,6 +149,42 @@ def onto_constants(net: Uses, x: torch.Tensor) -> Any:
     return sums, written + h, torch.zeros(SIZE) + h + h, torch.zeros(SIZE).fill_(0.5) + h
 
 
+def views(net: Uses, x: torch.Tensor) -> Any:
+    """Of equal elements; what is written into one of them, or into what they show, all show."""
+    assert "nothing" not in CACHE
+    h, zeros = net.up(x), torch.zeros(SIZE)
+    row = zeros.view(1, -1)
+    again = row.squeeze(0)
+    before = row + h, again + h, zeros.unsqueeze(0).expand(2, -1) * h, torch.ones(SIZE).reshape((2, -1)).view(-1) + h
+    zeros[1] = 2.0
+    after = row + h, again + h
+    again[2] = 3.0
+    ones = torch.ones(2, 3)
+    flat = ones.reshape(6)
+    flat.fill_(0.5)
+    filled, late = torch.zeros(SIZE).fill_(2.0), torch.zeros(SIZE)
+    seen = late.unsqueeze(0)
+    late.fill_(4.0)
+    with pytest.raises(RuntimeError):
+        torch.zeros(3).view(2)
+    bits = torch.ones(4).view(torch.int32).sum()
+    return before, after, zeros + h, row.sum(), ones + h[0], filled.view(1, -1) + h, seen + h, bits, row[0] + h
+
+
+def views_that_what_is_recorded_changes(net: Uses, x: torch.Tensor) -> Any:
+    h, zeros = net.up(x), torch.zeros(SIZE)
+    seen = zeros.view(2, -1)
+    zeros += h
+    return seen * 2, seen.view(-1) + zeros
+
+
+def views_of_what_rows_are_assigned_to(net: Uses, x: torch.Tensor) -> Any:
+    h, states = net.up(x), torch.ones(2, SIZE)
+    seen = states.view(-1)
+    states[0] = h
+    return seen * 2, states + h
+
+
 def of_integers(net: Uses, x: torch.Tensor) -> Any:
     one, many, h = torch.tensor([3]), torch.tensor([1, -2, 1 << 62]), net.up(x)
     before = h * one
@@ -172,7 +208,8 @@ def kept_in_a_cache(net: Uses, x: torch.Tensor) -> Any:
 
 HOWS = [first_state, scaled, looked_at, changed_once, changed_by_numpy, written_into, of_constants, returned,
         in_an_object, copied, by_python_functions, in_lists, with_parameters, where_none_flows, asks_for_gradients,
-        through_a_recurrence, onto_constants, of_integers, in_another_dtype, kept_in_a_cache]  # fmt: skip
+        through_a_recurrence, onto_constants, of_integers, views, views_that_what_is_recorded_changes,
+        views_of_what_rows_are_assigned_to, in_another_dtype, kept_in_a_cache]  # fmt: skip
 
 
 def numbers_of_a_list(net: Uses, x: torch.Tensor) -> Any:
