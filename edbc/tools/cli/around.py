@@ -22,9 +22,7 @@ NAMES = {kind.__name__: kind for kind in SCALARS}
 
 HEAD = '''"""{name} of {module}{doc}
 
-    edbc compile {path} -o plans/{stem}.yaml    learn how to batch it, write a plan
-    edbc run plans/{stem}.yaml --verify    run instances, compare with eager PyTorch
-    edbc check plans/    in CI: nothing got worse
+{commands}
 """
 
 from __future__ import annotations
@@ -50,8 +48,9 @@ def load(*paths: str) -> Iterator[Any]:
 """
 
 
-def file_around(source: str, path: Path) -> str:
-    """The text of a model file at `path` for the class `module:Class`. Imports the module. Raises ModelError."""
+def file_around(source: str, path: Path, commands: str) -> str:
+    """The text of a model file at `path` for the class `module:Class`, with commands to run. Imports the module. Raises
+    ModelError."""
     module_name, _, class_name = source.partition(":")
     module = _imported(module_name, path, source)
     kind = getattr(module, class_name, None)
@@ -63,7 +62,7 @@ def file_around(source: str, path: Path) -> str:
             f"--from {source}: expected a class of {module_name} that is an nn.Module, got "
             f"{'nothing of that name' if kind is None else printable(repr(kind))}; it has: {', '.join(known) or 'none'}"
         )
-    return _text(module, kind, path)
+    return _text(module, kind, commands)
 
 
 def _imported(name: str, path: Path, source: str) -> ModuleType:
@@ -81,7 +80,7 @@ def _imported(name: str, path: Path, source: str) -> ModuleType:
         sys.path.pop(0)
 
 
-def _text(module: ModuleType, kind: type, path: Path) -> str:
+def _text(module: ModuleType, kind: type, commands: str) -> str:
     own = {name: callable(getattr(module, name, None)) for name in ("load", "sample")}
     parameters, arguments = _arguments(kind)
     taken = [kind.__name__, *(name for name, has in own.items() if has)]
@@ -89,11 +88,11 @@ def _text(module: ModuleType, kind: type, path: Path) -> str:
     standard = [] if own["load"] else ["from collections.abc import Iterator"]
     standard += [] if all(own.values()) else ["from typing import Any"]
     parts = ["\n".join(part) for part in (standard, ["from torch import nn"], local) if part]
-    doc = (inspect.getdoc(kind) or "").partition("\n")[0].replace('"""', "'''")
+    doc = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0].replace('"""', "'''")
     first = parameters[0].partition(":")[0].partition(" ")[0] if parameters else "KEY"
     text = HEAD.format(
-        name=kind.__name__, module=module.__name__, doc=f": {doc}" if doc else ".", path=path.as_posix(),
-        stem=path.stem, imports="\n\n".join(parts), set=first,
+        name=kind.__name__, module=module.__name__, doc=f": {doc}" if doc else ".", commands=commands,
+        imports="\n\n".join(parts), set=first,
         parameters=", ".join(parameters), arguments=_call(arguments),
     )  # fmt: skip
     sample = SAMPLE.replace("{name}", kind.__name__)

@@ -14,10 +14,7 @@ TEMPLATE = '''"""TITLE: say in one line what the model does; `edbc models` shows
 
 This file runs in plain PyTorch as it is. With edbc:
 
-    edbc compile FILE -o plans/STEM.yaml       learn how to batch it, write a plan
-    edbc run plans/STEM.yaml --verify          run made-up instances, compare with eager PyTorch
-    edbc explain plans/STEM.yaml               what batches with what, and why
-    edbc check plans/                          in CI: nothing got worse
+COMMANDS
 """
 
 from __future__ import annotations
@@ -56,8 +53,8 @@ class Combine(nn.Module):
         return gate * torch.tanh(self.linear(both)) + (1 - gate) * (left + right) / 2
 
 
-# The model handles one instance. Recursion, loops and ifs over the instance are fine; looking at a computed value
-# (`if h.sum() > 0`) is not, and edbc names the line if you do.
+# The model handles one instance. Recursion, loops and ifs over the instance are fine. So is looking at a computed value
+# (`if h.sum() > 0`): the instance waits there, and the others of the mini-batch go on.
 class Model(nn.Module):
     def __init__(self, size: int, vocab_size: int, num_classes: int):
         super().__init__()
@@ -112,6 +109,19 @@ def made_up(generator: random.Random, num_words: int, vocab_size: int) -> Tree:
 '''
 
 
+def commands(path: Path, *lines: tuple[str, str]) -> str:
+    """Commands and what they do, in columns; FILE and STEM stand for the model file."""
+    told = [(text.replace("FILE", path.as_posix()).replace("STEM", path.stem), what) for text, what in lines]
+    width = max(len(text) for text, _ in told)
+    return "\n".join(f"    {text:{width}}    {what}" for text, what in told)
+
+
+_COMPILE = "edbc compile FILE -o plans/STEM.yaml", "learn how to batch it, write a plan"
+_RUN = "edbc run plans/STEM.yaml --verify", "run made-up instances, compare with eager PyTorch"
+_EXPLAIN = "edbc explain plans/STEM.yaml", "what batches with what, and why"
+_CHECK = "edbc check plans/", "in CI: nothing got worse"
+
+
 def run_new(name: str, source: str | None = None) -> None:
     """Write the file; refuse to replace one. `source` names a class that exists, `module:Class`."""
     path = Path(name if name.endswith(".py") else f"{name}.py")
@@ -125,9 +135,10 @@ def run_new(name: str, source: str | None = None) -> None:
     if source is not None:
         from edbc.tools.cli.around import file_around
 
-        text = file_around(source, path)
+        text = file_around(source, path, commands(path, _COMPILE, _RUN, _CHECK))
     else:
-        text = TEMPLATE.replace("TITLE", title).replace("STEM", path.stem).replace("FILE -o", f"{path.as_posix()} -o")
+        text = TEMPLATE.replace("TITLE", title)
+        text = text.replace("COMMANDS", commands(path, _COMPILE, _RUN, _EXPLAIN, _CHECK))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

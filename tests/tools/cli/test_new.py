@@ -98,6 +98,20 @@ def test_a_file_around_a_class_compiles(edbc, tmp_path: Path, monkeypatch: pytes
     assert 'def build(words: int, size: int = 8, act: str = "tanh") -> nn.Module:' in text
     assert "from around_this import Net, sample" in text
     assert "yield the instances of these files" in text
+    assert text.startswith('"""Net of around_this: A net.')
+
+
+def test_a_class_that_says_nothing_is_not_described_by_another(
+    edbc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its base class's text is not its own; commands stand in columns."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "around_those.py").write_text(CLASS.replace('    """A net."""\n', ""))
+    edbc("new", "net", "--from", "around_those:Net")
+    lines = (tmp_path / "net.py").read_text().splitlines()
+
+    assert lines[0] == '"""Net of around_those.'
+    assert len({line.rindex("    ") for line in lines[2:5]}) == 1
 
 
 @pytest.mark.parametrize(
