@@ -11,8 +11,9 @@ Definitions.
     operands' slots and the matrices with those of the last call (then with those of all known ones), appends one node,
     and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs:
     lists of children have a form for each number of them.
-(3) The *general* call, `Recorder.call`, serves everything: new forms, floats, parameters as operands. Its
-    first answer of a form that can be unrolled makes the unrolled call.
+(3) The *general* call, `Recorder.call`, serves everything: new forms, parameters as operands. Its first answer of a
+    form that can be unrolled makes the unrolled call. Floats are constants as others until `record.numbers` makes
+    operands of them, as which unrolled calls take them from then on.
 
 All leave the same recording (a test compares them). Measured on two operands and one output: 1.0 microsecond general
 before there was this file, 0.3 unrolled, and 0.1 more where the call site is looked at; a list of two operands as
@@ -22,6 +23,7 @@ second form 9 general, 1.1 unrolled.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -41,6 +43,7 @@ from edbc.capture.ragged.symbols import Amount, Index, Mask, Size
 from edbc.capture.ragged.value import each_row
 from edbc.capture.ragged.whole.runs import Pairs
 from edbc.capture.ragged.whole.worked import Worked
+from edbc.capture.record.numbers import with_floats_lifted
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import Entry, Hole, SharedRef
 from edbc.capture.semantics.sequences import Several, is_packed, on_rows
@@ -65,7 +68,7 @@ _ONE_OBJECT = frozenset((type(None), bool, torch.dtype))
 """Of these classes equal constants are one object."""
 _NAMES = frozenset(
     "self rest kwargs recorder known general Value Shared Rows Made getframe absent index sites found site first make "
-    "call key x type dict tuple list int str torch TypeError AttributeError ValueError CannotKeep".split()
+    "call key x type dict tuple list int float str repr torch TypeError AttributeError ValueError CannotKeep".split()
 )
 _NUMBERED = re.compile("[xwvsomak][0-9].*")
 
@@ -79,6 +82,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     forms: dict[Any, _Form] = {}
     glances: dict[Any, _Form | None] = {}
     opened: dict[Any, str] = {}
+    lifted: set[tuple[int, ...]] = set()
+    """Places of floats that have become operands (`record.numbers`), and `numbers`, which operands these are."""
+    numbers: set[int] = set()
     asks = False
 
     def forget() -> None:
@@ -92,7 +98,8 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     def unroll(form: _Form) -> None:
         is_first = next(iter(forms.values())) is form
-        make = _unroll(*form.texts, form.looks, form.guards)
+        looks = "".join(_NUMBER_AS_VALUE.format(i=i) for i in sorted(numbers) if i < form.texts[3]) + form.looks
+        make = _unroll(*form.texts, looks, form.guards)
         fallback = of_another_form if is_first else general
         form.call = make(recorder, form.known, fallback, Value, Shared, Rows, Made, sys._getframe, _ABSENT)
         if is_first:
@@ -125,6 +132,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         nonlocal asks
+        places = tuple([i for i, item in enumerate(args) if type(item) is float]) if float in map(type, args) else ()
+        if places in lifted:
+            args = with_floats_lifted(recorder, args)
         if is_packed(self, args):
             if type(args[0].data) in (Value, Several):  # as an unrolled call has made of the states before it came here
                 args, kwargs = _each(recorder.as_operand, (args, kwargs))
@@ -196,6 +206,11 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         if why:  # only now: an exception keeps what the call held
             return as_written(why, self, args, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
+        if places and places not in lifted and float not in map(type, entry.operation.template[0]):
+            lifted.add(places)
+            numbers.update(entry.operation.template[0][place].index for place in places)
+            forget()
+            return result
         if form is None and len(forms) < MAX_FORMS and is_unrollable(entry):
             form = forms[key] = _Form(entry)
             glance = _glance(args)
@@ -294,13 +309,13 @@ def _recorded(args: Any, kwargs: dict[str, Any]) -> frozenset[int] | None:
 
 
 def _form_of(item: Any) -> Any:
-    """The form of a nest, as far as it tells calls apart."""
+    """The form of a nest, as far as it tells calls apart; zeros have signs."""
     kind = type(item)
     if kind is tuple or kind is list or kind is torch.Size:
         return (list if kind is list else tuple, *map(_form_of, item))
     if kind is dict:
         return (kind, *item, *map(_form_of, item.values()))
-    return (kind, item) if _is_fixed(item) else Hole
+    return (kind, item if item or kind is not float else repr(item)) if _is_fixed(item) else Hole
 
 
 def _glance(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -320,8 +335,9 @@ def _slots_of(args: tuple[Any, ...]) -> tuple[Slot, ...] | None:
 
 
 def _is_fixed(item: Any) -> bool:
-    """Whether a leaf is part of the form: constants that a call hardly has many of. Floats become operands."""
-    return type(item) in _CONSTANTS
+    """Whether a leaf is part of the form: constants that a call hardly has many of, and floats, of which few are: many
+    become operands (`record.numbers`)."""
+    return type(item) in _CONSTANTS or (type(item) is float and math.isfinite(item))
 
 
 def _shape(entry: Entry) -> Any:
@@ -331,8 +347,8 @@ def _shape(entry: Entry) -> Any:
 
 
 def is_unrollable(entry: Entry) -> bool:
-    """True when arguments are operands, matrices and constants but floats in nests of tuples, lists and dicts by texts,
-    and outputs in nests of tuples and such dicts."""
+    """True when arguments are operands, matrices and constants in nests of tuples, lists and dicts by texts, and
+    outputs in nests of tuples and such dicts."""
     template, outputs = entry.operation.template, entry.outputs
     leaves = list(_leaves(template, _NESTS))
     holes = [leaf for leaf in leaves if type(leaf) is not SharedRef and not _is_fixed(leaf)]
@@ -404,6 +420,8 @@ def _unpacking(nest: Iterable[Any], names: tuple[str, ...]) -> Iterator[str]:
             yield f"            if {name} is not {item}: raise TypeError\n"
         elif type(item) is torch.device:
             yield f"            if type({name}) is not torch.device or {name} != torch.{item!r}: raise TypeError\n"
+        elif type(item) is float and not item:
+            yield f"            if type({name}) is not float or repr({name}) != '{item!r}': raise TypeError\n"
         elif _is_fixed(item):
             yield f"            if type({name}) is not {type(item).__name__} or {name} != {item!r}: raise TypeError\n"
         elif type(item) is dict:
@@ -468,6 +486,7 @@ def make(recorder, known, general, Value, Shared, Rows, Made, getframe, absent):
 """
 _TENSOR_AS_VALUE = "            if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})\n"
 _ROWS_AS_VALUE = "            if type(x{i}) is Rows: x{i} = x{i}.materialise()\n"
+_NUMBER_AS_VALUE = "            if type(x{i}) is float: x{i} = recorder.number(x{i}, torch.get_default_dtype())\n"
 _AS_VALUE = "                    if type(x{i}) is not Value: x{i} = recorder.as_operand(x{i})"
 _IS_VALUE = "            if type(x{i}) is not Value: raise TypeError\n"
 _NOT_MADE = "                    if type(x{i}) is Made: raise TypeError\n"

@@ -62,8 +62,7 @@ def lift_floats(rec: Recorder, path: str, kind: str, args: tuple[Any, ...],
         return None
 
     def lifted() -> tuple[Any, Any]:
-        dtype = torch.get_default_dtype()
-        return tuple(rec.number(a, dtype) if type(a) is float else a for a in args), kwargs
+        return with_floats_lifted(rec, args), kwargs
 
     def is_planned() -> bool:
         slots: list[Slot] = []
@@ -76,6 +75,12 @@ def lift_floats(rec: Recorder, path: str, kind: str, args: tuple[Any, ...],
 
     group, _ = rec.describe((tuple(0 if type(a) is float else a for a in args), kwargs), [], [], shared_as_operand=True)
     return lifted() if _lifts(rec, (path, group), floats, is_planned) else None
+
+
+def with_floats_lifted(rec: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments with their floats as operands."""
+    dtype = torch.get_default_dtype()
+    return tuple([rec.number(item, dtype) if type(item) is float else item for item in args])
 
 
 def _lifts(rec: Recorder, group: Any, number: Any, is_planned: Callable[[], bool]) -> bool:

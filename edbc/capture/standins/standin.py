@@ -221,6 +221,14 @@ def short_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return (func, slot, kind, item, type(last), last) if count == 3 and type(last) in PLAIN else None
 
 
+def key_with_any_number(func: Any, left: Any, right: Any) -> Any:
+    """The key of a call of a value and a number, whatever number; None of others."""
+    if type(left) is Value:
+        return (func, left.slot, type(right)) if type(right) is float or type(right) is int else None
+    is_number = type(left) is float or type(left) is int
+    return (func, type(left), right.slot) if is_number and type(right) is Value else None
+
+
 def _short_key_of_number(func: Any, number: Any, value: Any) -> Any:
     is_number = type(number) is int or (type(number) is float and number)
     return (func, type(number), number, value.slot) if is_number and type(value) is Value else None
@@ -542,9 +550,13 @@ def _operator(function: Any) -> Callable[[Any, Any], Any]:
                 if known is not None:
                     return self.rec.again(known, (self.ref, other.ref))
             elif kind is float or kind is int or kind is Shared:
-                known = self.rec.plain.get((function, self.slot, kind, other.key if kind is Shared else other))
+                plain = self.rec.plain
+                known = plain.get((function, self.slot, kind, other.key if kind is Shared else other))
                 if known is not None:
                     return self.rec.again(known, (self.ref,))
+                lifted = plain.get((function, self.slot, kind))
+                if lifted is not None:
+                    return self.rec.again(lifted.entry, (self.ref, self.rec.number(other, lifted.dtype).ref))
         if kind is np.ndarray or kind is UnreadArray:
             self, other = _as_numpy_promotes(self, looked_at(other), function)
         return self.rec.function(function, (self, other), {})
@@ -566,9 +578,13 @@ def _reflected(function: Any) -> Callable[[Any, Any], Any]:
     def record(self: Any, other: Any) -> Any:
         kind = type(other)
         if type(self) is Value and (kind is float or kind is int):
-            known = self.rec.plain.get((function, kind, other, self.slot))
+            plain = self.rec.plain
+            known = plain.get((function, kind, other, self.slot))
             if known is not None:
                 return self.rec.again(known, (self.ref,))
+            lifted = plain.get((function, kind, self.slot))
+            if lifted is not None:
+                return self.rec.again(lifted.entry, (self.rec.number(other, lifted.dtype).ref, self.ref))
         return self.rec.function(function, (other, self), {})
 
     return record
@@ -729,6 +745,8 @@ class Value(Symbol):
             known = None
             if kind is Shared or ((kind is float or kind is int) and other):
                 known = rec.plain.get((torch.add, slot, kind, other.key if kind is Shared else other))
+                if known is None and (lifted := rec.plain.get((torch.add, slot, kind))) is not None:
+                    return rec.again(lifted.entry, (self.ref, rec.number(other, lifted.dtype).ref))
             return Symbol.__add__(self, other) if known is None else rec.again(known, (self.ref,))
         if slot is not rec.added or other.slot is not slot:
             known = rec.plain.get((torch.add, slot, other.slot))

@@ -145,6 +145,31 @@ def integers_and_texts(net: Any, ids: list[int]) -> Any:
     return found
 
 
+def few_floats(net: Any, ids: list[int]) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        a = net.row(i)
+        found += [net.inner(a, 0.0), net.inner(a, -0.0), net.inner(found[-1], 0.5), net.inner(a, b=0.25), net.inner(a)]
+        found += [net.inner(a[:2], 0.5), net.inner(a, 1), net.inner(net.start, 0.5), net.inner(a, float("inf"))]
+        found += [net.inner(torch.ones(SIZE), 0.25), net.inner(a, a)]
+    return found
+
+
+def many_floats(net: Any, ids: list[int]) -> Any:
+    found = [net.row(ids[0])]
+    for i in ids:
+        a = net.row(i)
+        found += [
+            net.inner(a, 0.1 + i),
+            net.inner(found[-1], 0.7 * i),
+            net.inner(a, -0.0),
+            net.inner(a),
+            net.inner(a, a),
+        ]
+        found += [net.inner(a[:2], 0.3 * i), net.inner(net.start, 0.2 * i), net.inner(a, b=0.4 + i), net.inner(a, i)]
+    return found
+
+
 class Like(nn.Module):
     """What tells dtypes, devices and sizes."""
 
@@ -181,7 +206,7 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("cell", "use"), [
     (Nested, nested), (Nested, nest_between_tensors), (Scaled, of_many_forms), (Scaled, fewer_and_more_arguments),
     (Scaled, constants_and_parameters), (Nested, nests_of_constants), (Named, dicts_and_keywords),
-    (Counted, integers_and_texts), (Like, dtypes_devices_and_sizes),
+    (Counted, integers_and_texts), (Scaled, few_floats), (Scaled, many_floats), (Like, dtypes_devices_and_sizes),
 ])  # fmt: skip
 def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
@@ -314,12 +339,13 @@ def test_models_of_the_zoo(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_call_is_unrolled_once_its_form_is_known() -> None:
-    """The code of an unrolled call serves the second call of a module; a form with a float stays general."""
+    """The code of an unrolled call serves the second call of a module; a form that is no number stays general."""
     for use, unrolled in ((lambda net, ids: net.inner(net.row(0), net.row(1)), True),
                           (lambda net, ids: net.inner(net.row(0), "x"), True),
                           (lambda net, ids: net.inner(net.row(0), torch.float32), True),
                           (lambda net, ids: net.inner(net.row(0), net.start.device), True),
-                          (lambda net, ids: net.inner(net.row(0), 0.5), False)):  # fmt: skip
+                          (lambda net, ids: net.inner(net.row(0), 0.5), True),
+                          (lambda net, ids: net.inner(net.row(0), float("nan")), False)):  # fmt: skip
         model = seeded(lambda use=use: Around(Constant(), use))
         shadow, recorder = recording_shadow(ModelView(model), TypeTable())
         capture(shadow, recorder, IDS[:2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any, NamedTuple
 
 import pytest
@@ -204,6 +205,49 @@ def test_numbers_that_are_operands_keep_their_signs() -> None:
         for _ in range(2):
             for ours, right in zip(net(words), map(model, words), strict=True):
                 assert torch.equal(torch.signbit(ours), torch.signbit(right))
+
+
+OPEN: dict[str, int] = {}
+"""What forward asks for an instance at a time."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_numbers_that_nobody_has_met_are_found_at_once(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once there are so many that they are operands: on either side of a value, by operators, methods and functions.
+    Zeros of either sign, and what a float32 cannot hold, are eager's."""
+    random, edges = Random(0), [0.0, -0.0, 1e300, -3, 7, 1 << 60, float("inf")]
+
+    def instances() -> list[tuple[int, Any]]:
+        return [(random.randrange(6), random.uniform(-2, 2)) for _ in range(12)] + [
+            (i % 6, x) for i, x in enumerate(edges)
+        ]
+
+    def forward(model: nn.Module, h: Tensor, given: Any) -> Any:
+        OPEN["calls"] = len(OPEN)
+        above, w = h.abs() + 1, given
+        by_functions = torch.mul(h, w), h.sub(w), torch.add(h, w)
+        return (h * w, w * h, h - w, w - h, w + h, h / (w or 1.0), w / above, *by_functions), (
+            torch.copysign(above, h * 0.0 * w), h[:2] * w, torch.div(above, w or 2.0), 2 * h,
+        )  # fmt: skip
+
+    class Weighing(Model):
+        def forward(self, given: tuple[int, Any]) -> Any:
+            return self.call(self, torch.tanh(self.table.weight[given[0]]), given[1])
+
+    model = seeded(Weighing, forward).to(dtype)
+    net, called = bound(model, instances()), list[str]()
+    with torch.no_grad():
+        for _ in range(3):
+            net(instances())
+        method = Recorder._function
+        monkeypatch.setattr(Recorder, "_function", lambda *args: (called.append(args[4]), method(*args))[1])
+        given = instances()
+        ours, theirs = net(given), [model(x) for x in given]
+    assert not called
+    for one, other in zip(ours, theirs, strict=True):
+        for found, right in zip((*one[0], *one[1]), (*other[0], *other[1]), strict=True):
+            torch.testing.assert_close(found, right, equal_nan=True, rtol=1e-6, atol=1e-7)
+            assert torch.equal(torch.signbit(found), torch.signbit(right))
 
 
 def test_what_torch_says_of_shapes_is_kept_by_what_arguments_are() -> None:
