@@ -198,7 +198,7 @@ def short_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     others. Of three parts where there are two values."""
     count = len(args)
     if type(args[0]) is not Value:
-        return _short_key_of_number(func, *args) if count == 2 and not kwargs else None
+        return _short_key_of_constant(func, *args) if count == 2 and not kwargs else None
     slot = args[0].slot
     if kwargs:
         if count != 1 or len(kwargs) != 1:
@@ -229,7 +229,10 @@ def key_with_any_number(func: Any, left: Any, right: Any) -> Any:
     return (func, type(left), right.slot) if is_number and type(right) is Value else None
 
 
-def _short_key_of_number(func: Any, number: Any, value: Any) -> Any:
+def _short_key_of_constant(func: Any, number: Any, value: Any) -> Any:
+    """Of a call of a number, or a parameter, and a value."""
+    if type(number) is Shared:
+        return (func, number.key, value.slot) if type(value) is Value else None
     is_number = type(number) is int or (type(number) is float and number)
     return (func, type(number), number, value.slot) if is_number and type(value) is Value else None
 
@@ -557,6 +560,10 @@ def _operator(function: Any) -> Callable[[Any, Any], Any]:
                 lifted = plain.get((function, self.slot, kind))
                 if lifted is not None:
                     return self.rec.again(lifted.entry, (self.ref, self.rec.number(other, lifted.dtype).ref))
+        elif kind is Value and type(self) is Shared:
+            known = other.rec.plain.get((function, self.key, other.slot))
+            if known is not None:
+                return other.rec.again(known, (other.ref,))
         if kind is np.ndarray or kind is UnreadArray:
             self, other = _as_numpy_promotes(self, looked_at(other), function)
         return self.rec.function(function, (self, other), {})

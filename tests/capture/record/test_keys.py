@@ -83,6 +83,7 @@ SHORT: dict[str, Callable[..., Any]] = {
         h.view(2, 2).t().reshape(4) + h.unsqueeze(0).squeeze(0) + h.view(2, 2).transpose(0, 1).sum()
     ),
     "parts": lambda m, h, w: torch.cat([h[2:], h[:2]]) + h[1] + h[-1] + h[:] + h[1::1].sum(),
+    "a parameter first": lambda m, h, w: m.out.weight @ h + (m.out.bias - h) * 2.0,
 }
 MADE: dict[str, Callable[..., Any]] = {
     "like": lambda m, h, w: torch.zeros_like(h) + torch.ones_like(h, device=h.device) * h + torch.full_like(h, 2.0) * h,
