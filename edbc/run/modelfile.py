@@ -21,8 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from edbc.base.files import one_line, require_file
@@ -262,6 +263,16 @@ def _imported_names(file: Path, source: bytes) -> Set[tuple[int, str]]:
     return frozenset(names)
 
 
+class _FromText(SourceFileLoader):
+    """Compiles what the file says now, which is what was hashed. Python takes byte code that it kept for a file of the
+    same length that was written in the same second."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        code: CodeType = self.source_to_code(self.get_data(path), path)
+        return code
+
+
 def _import(path: Path, sha256: str) -> ModuleType:
     """The module, with its folder on sys.path for its own imports, and no sibling of the same name from elsewhere."""
     folder = str(path.parent)
@@ -275,9 +286,10 @@ def _import(path: Path, sha256: str) -> ModuleType:
     if loaded is not None and loaded.__file__ == str(path):
         sys.modules.update(_SIBLINGS[name])
         return loaded
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise ModelError(f"{path}: expected a Python file, got a name without .py; rename it")
+    spec = importlib.util.spec_from_file_location(name, path, loader=_FromText(name, str(path)))
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

@@ -142,6 +142,18 @@ def test_the_hash_covers_what_is_imported_from_packages(tmp_path: Path) -> None:
     assert hash_model_file(path) == before
 
 
+def test_what_runs_is_what_was_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the same length, written in the same second: Python keeps its byte code."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file, found = tmp_path / "twice.py", []
+    for number in (1, 2):
+        file.write_text(f"def build():\n    return {number}\n\n\ndef sample(count, seed):\n    return []\n")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        found.append(import_model_file(file).module.build())
+
+    assert found == [1, 2]
+
+
 def test_the_hash_is_the_same_in_every_process(tmp_path: Path) -> None:
     """Two packages have files of one name; their order is not that of a set."""
     path = write_package(tmp_path, 1)
