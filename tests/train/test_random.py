@@ -441,6 +441,12 @@ def with_a_view(x: Tensor) -> Tensor:
     return y * first
 
 
+def filled_through_a_view(x: Tensor) -> Tensor:
+    e = torch.zeros(3 * SIZE, dtype=DOUBLE)
+    e.view(3, SIZE).bernoulli_(x.sigmoid())
+    return x * e.view(3, SIZE)
+
+
 TRIANGLE, ALL = torch.ones(3, 3, dtype=torch.bool).tril(), torch.ones(3, 3, dtype=torch.bool)
 IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "bernoulli_": (
@@ -451,6 +457,7 @@ IN_WORDS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]
         lambda x: x * torch.zeros_like(x).bernoulli_(x.sigmoid()),
         lambda x: x * (torch.rand_like(x) < x.sigmoid()).to(x.dtype),
     ),
+    "bernoulli_ of a view": (filled_through_a_view, lambda x: x * (torch.rand_like(x) < x.sigmoid()).to(x.dtype)),
     "bernoulli": (lambda x: torch.bernoulli(x.sigmoid()) * x, lambda x: (torch.rand_like(x) < x.sigmoid()) * x),
     "uniform_": (lambda x: x * torch.zeros_like(x).uniform_(1.0, to=3.0), lambda x: x * (1 + 2 * torch.rand_like(x))),
     "normal_": (lambda x: x * (x + 1).normal_(2.0, std=0.5), lambda x: x * (2 + 0.5 * torch.randn_like(x))),

@@ -648,7 +648,7 @@ def changed_alone(rec: Recorder, name: Any, new: Any) -> Any:
 
 def is_filled_by_chance(rec: Recorder, func: Any, args: tuple[Any, ...]) -> bool:
     """Whether what nobody has looked at yet is to hold random numbers."""
-    return func in FILLS_BY_CHANCE and rec.tracer.may_draw and type(args[0]) is Made and args[0].is_untouched()
+    return func in FILLS_BY_CHANCE and rec.tracer.may_draw and type(args[0]) is Made and args[0].is_its_own()
 
 
 def change_in_place(
