@@ -100,6 +100,7 @@ from edbc.capture.semantics.shapes import (
 )
 from edbc.capture.standins.lazy import Stack
 from edbc.capture.standins.made import (
+    CODES,
     Buffer,
     Description,
     Made,
@@ -216,8 +217,6 @@ MOST_KINDS = 4096
 """Shapes of tensors that instances bring, each with its dtype, of which it is kept what they are."""
 
 
-_CODES = {torch.float32: "f", torch.float64: "d"}
-"""Of Python's arrays."""
 _OF_NUMBER = torch.Size(())
 
 
@@ -986,7 +985,7 @@ class Recorder:
     def _new_number(self, key: Any) -> Value:
         """Written where constants are, which takes a fifth of the time that a tensor takes."""
         number, dtype = key[:2]
-        code = _CODES.get(dtype)
+        code = CODES.get(dtype)
         if self.sizes is None and code is not None:
             source, pool, slot = self._pool_of(_OF_NUMBER, dtype)
             if type(pool) is Pool:

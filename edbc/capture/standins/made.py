@@ -746,10 +746,10 @@ def described_numbers(data: Any, dtype: torch.dtype | None = None, device: Any =
         return None
     if dtype is None and float in kinds:
         dtype = default_dtype()
-    if dtype not in _CODES or not (device is None or device == _CPU or device == "cpu"):
+    if dtype not in CODES or not (device is None or device == _CPU or device == "cpu"):
         return None
     try:
-        held = _Numbers(array(_CODES[dtype], numbers))
+        held = _Numbers(array(CODES[dtype], numbers))
     except OverflowError:
         return None
     return _made(rec, Description(_of_numbers, torch.Size(() if is_one else (len(numbers),)), (held,), dtype))
@@ -855,7 +855,7 @@ def _other_recorder(tree: Any) -> Any:
 _NUMBERS = (int, float, bool, type(None))
 PLAIN_NUMBERS = frozenset((int, float, bool))
 _CPU = torch.device("cpu")
-_CODES = {torch.float32: "f", torch.float64: "d"}
+CODES = {torch.float32: "f", torch.float64: "d"}
 """Of Python's arrays."""
 
 
