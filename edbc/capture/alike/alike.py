@@ -16,10 +16,11 @@ Definitions.
 (3) A *mould* is what the first instance of a key has added: a part (`captured.joining.Part`), where the rows that it
     looks up and its constants are told by the places of numbers and leaves.
 
-Nothing is taken from a mould where forward reads values, changes tensors in place, keeps something on the instance, or
-changes a list or dict of it, or where what it returns has no text (`captured.nesttext`): such keys are recorded as they
-are. States that it keeps on modules (`code.closed`, definition (5)) are results of a mould, of which the model has the
-last one's; the key of an instance that reads one before it assigns it is recorded as it is.
+Nothing is taken from a mould where forward reads values, changes in place what the instance brings or torch computes of
+that alone, keeps something on the instance, or changes a list or dict of it, or where what it returns has no text
+(`captured.nesttext`): such keys are recorded as they are. States that it keeps on modules (`code.closed`, definition
+(5)) are results of a mould, of which the model has the last one's; the key of an instance that reads one before it
+assigns it is recorded as it is. Where recording keeps books of who shares memory, so do moulds.
 When few instances have turned out to be alike, no other is looked at.
 
 What forward computes of leaves and numbers alone is torch's at once, as where instances are recorded
@@ -32,6 +33,7 @@ import itertools
 import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -66,6 +68,7 @@ from edbc.capture.captured.joining import (
 from edbc.capture.captured.nesttext import text_of
 from edbc.capture.captured.vocabulary import Lexicon, Nest
 from edbc.capture.forward.build import Capture
+from edbc.capture.forward.left import recorded
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.record.functionalise import MustKeepBooks
 from edbc.capture.record.recorder import Recorder
@@ -457,7 +460,9 @@ class Alike:
         if shows.moved and recorder.before_books is not None:  # once: code runs as it is written from now on
             recorder.keep_books()
             return self._try(firsts)
-        if recorder.keeps_books or recorder.reads:
+        if shows.moved and self._records_otherwise(shadow, recorder, firsts):
+            return self._try(firsts)
+        if recorder.reads:
             self._leased = moulds = None
         if moulds is not None and not self._takes_new and any(map(self._has_new, moulds)):
             moulds = None
@@ -466,6 +471,18 @@ class Alike:
                 self._moulds.add(self._branched(of, own), mould)
         self.looked += moulds is None  # as an instance more
         return moulds is not None
+
+    def _records_otherwise(self, shadow: nn.Module, recorder: Recorder, firsts: Sequence[tuple[Read, Any]]) -> bool:
+        """Whether a recorder records otherwise from now on, as a tensor changes in place, once it has recorded
+        instances as they are: what serves others is recorded as they would be."""
+        before = self._ways(recorder)
+        recorder.shows = None
+        with suppress(Exception):
+            recorded(shadow, recorder, [instance for _, instance in firsts], settles=True)
+        return self._ways(recorder) != before
+
+    def _ways(self, recorder: Recorder) -> Any:
+        return recorder.keeps_books, self._view.is_everywhere, len(self._view.changing)
 
     def _branched(self, of: Read, branches: Sequence[Branch]) -> Any:
         """The key of an instance that has come by these."""
@@ -649,8 +666,8 @@ class Shows:
         self.moved = False
         """Whether a tensor was changed in place that nobody knows to be alone, in code that may be moved."""
 
-    def forward_of(self, shadow: nn.Module) -> Callable[[Any], Any]:
-        """`forward`, of instances with stand-ins."""
+    def forward_of(self, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`forward`, which `run` runs, of instances with stand-ins."""
 
         def forward(instance: Any) -> Any:
             read, asked = self.read[self.rec.instance]
@@ -658,7 +675,7 @@ class Shows:
             self.steps.append(Steps(self, read.leaves, read.numbers))
             shown, result = _Shown(self.rec, self, read, asked), _FAILED
             try:
-                made = [shadow.forward(shown.of(instance))]
+                made = [run(shown.of(instance))]
                 settle(self.rec.unread, made)
                 result = made.pop()
             except (Exception, MustKeepBooks, CannotKeep) as error:

@@ -132,10 +132,15 @@ class Steps:
         """What a call gives, and keep it as a step; NotImplemented for one that is recorded: not of the instance alone,
         or without tensors. Raises CannotKeep for what definition (2) rules out."""
         kinds = set(map(type, flat(args, kwargs)))
-        if kinds.isdisjoint(OF_INSTANCE) or any(issubclass(kind, Symbol) for kind in kinds - _AT_ONCE):
+        if kinds.isdisjoint(OF_INSTANCE):
             return NotImplemented
         name = name or rules.name_of(func)
-        if rules.changes_in_place(func, name, kwargs) or name == "requires_grad_" or autocast.state() is not None:
+        changes = rules.changes_in_place(func, name, kwargs)
+        if any(issubclass(kind, Symbol) for kind in kinds - _AT_ONCE):
+            if changes and not OF_INSTANCE.isdisjoint(map(type, flat([*args[:1], kwargs.get("out")]))):
+                raise CannotKeep
+            return NotImplemented
+        if changes or name == "requires_grad_" or autocast.state() is not None:
             raise CannotKeep
         told, given = self._both((args, kwargs), name in rules.NUMERIC)
         key = _key((func, told))

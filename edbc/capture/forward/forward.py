@@ -54,7 +54,7 @@ def record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], sett
 
 
 def _record(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any], settles: bool) -> Recording:
-    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
+    forward = _with_books(recorder, shadow) if recorder.keeps_books else _of_rows(recorder, shadow, instances)
     at_once = forward.at_once() if type(forward) is Forwards and not settles else None
     if at_once is not None:
         recorder.tracer.require_unchanged()
@@ -110,7 +110,7 @@ def _record_in_turn(shadow: nn.Module, recorder: Recorder, instances: Sequence[A
                         else:
                             recorder.keep_books()
                         if recorder.keeps_books:
-                            forward = _with_books(recorder, shadow.forward)
+                            forward = _with_books(recorder, shadow)
                         elif type(forward) is Forwards:
                             forward.function = type(shadow).forward
                         else:
@@ -181,7 +181,7 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
     recorder.refused.clear()
     attributes = OwnAttributes(shadow, recorder.tracer)
     fibers = Fibers(recorder, recorder.run_segment, _OfFiber, len(recorder.entries), attributes)
-    forward = _with_books(recorder, shadow.forward) if recorder.keeps_books else shadow.forward
+    forward = _with_books(recorder, shadow) if recorder.keeps_books else shadow.forward
     try:
         with watched_by(recorder):
             results = fibers.run(forward, instances)
@@ -208,7 +208,7 @@ def _run_fibers(shadow: nn.Module, recorder: Recorder, instances: Sequence[Any])
 def _of_rows(recorder: Recorder, shadow: nn.Module, instances: Sequence[Any]) -> Callable[[Any], Any]:
     """`forward`; as runs where its code is closed, and its instances bring rows (`ragged.together`)."""
     if recorder.shows is not None:
-        return recorder.shows.forward_of(shadow)
+        return recorder.shows.forward_of(shadow.forward)
     if not (recorder.ragged or recorder.sizes is not None) or recorder.tracer.closed.left_by_forward is None:
         return shadow.forward
     if recorder.sizes is not None:
@@ -228,15 +228,15 @@ def _random_state() -> bytes:
     return state_of_generator().numpy().tobytes()
 
 
-def _with_books(recorder: Recorder, forward: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _with_books(recorder: Recorder, shadow: nn.Module) -> Callable[[Any], Any]:
     """`forward` where it is known which tensors share memory; see `record.functionalise`."""
 
     def run(instance: Any) -> Any:
         with KeepsBooks(recorder):
-            result = forward(instance)
+            result = shadow.forward(instance)
         return recorder.open_books().shown(result)
 
-    return run
+    return run if recorder.shows is None else recorder.shows.forward_of(run)
 
 
 def _on_large_stack(recorder: Recorder, forward: Callable[[Any], Any], instance: Any) -> Any:

@@ -1452,6 +1452,8 @@ class Recorder:
         ):
             args, kwargs = with_wholes(args), with_wholes(kwargs) if kwargs else kwargs
         if self.shows is not None:
+            if self.books is not None and self.books.has_stand_in((args, kwargs)):
+                args, kwargs = mapped(self.books.stand_in, (args, kwargs))
             result = self.shows.at_once(func, args, kwargs, name)
             if result is not NotImplemented:
                 return result

@@ -769,6 +769,62 @@ def test_all_roads_give_the_bits_of_recording(takes: Any, ways: list[Any], seed:
     assert takes.alike.found >= before
 
 
+class Shares(nn.Module):
+    """Models by the ways in which they change in place what other names show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.bias = nn.Linear(SIZE, SIZE), nn.Parameter(torch.randn(SIZE, SIZE))
+        self.table = nn.Embedding(9, SIZE)
+
+    def forward(self, item: Any) -> Any:
+        x, ids, scale, way = item["x"], item["ids"], item["scale"], item["ways"]
+        h, t = self.up(x), torch.zeros(SIZE)
+        first, seen = h[0], t.view(2, -1)
+        first += self.table(torch.tensor(ids))[0] * scale
+        if way == "made":
+            t[1:3] = first[:2]
+            return h.sum() + x[0] * t + torch.cat([x[1], seen.view(-1)])[SIZE:], torch.maximum(x[2], t)
+        if way == "parameters":
+            both = self.bias[: len(x)] * 2
+            both.masked_fill_(~torch.ones(SIZE, SIZE, dtype=torch.bool).tril(), -1.0)
+            both += x[0]
+            return self.up(both) + h, self.bias * 2
+        if way == "own":
+            y = x * 2
+            row = y[0]
+            y[0] = first
+            return self.up(row), y.sum(0) + h
+        if way == "own, seen":
+            y = x * 2
+            of = y.view_as(h)
+            of += h
+            return self.up(y), self.up(y * 3), h
+        if way == "indices":
+            at = torch.tensor(ids[:2]) % SIZE
+            h.t()[at] = x[0]
+            return self.up(h), first[at]
+        h.masked_fill_(x > 0, 2.0)
+        h.t()[0].copy_(x[1])
+        return first, h.sum(0)
+
+
+@pytest.mark.parametrize(
+    ("way", "joined"),
+    [("made", 6), ("parameters", 6), ("own", 0), ("own, seen", 0), ("indices", 6), ("given", 6)],
+)
+def test_what_shares_memory_may_change(way: str, joined: int) -> None:
+    """Those that are recorded for others keep the books that recording does; what an instance brings, and what torch
+    has computed of that alone, does not change."""
+    net = bound(seeded(Shares), takers(way, 0, 4), rows=None)
+    require_eager(net, takers(way, 1, 6))
+    found = net.alike.found
+    require_eager(net, takers(way, 2, 6))
+
+    assert net.alike.found >= found + joined
+    assert gradients(net, takers(way, 3, 6)) == gradients(net, takers(way, 3, 6), run=recorded)
+
+
 # --- integers ------------------------------------------------------------------------------------------------------
 
 VOCAB = 9
