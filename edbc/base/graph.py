@@ -34,11 +34,13 @@ EXCERPT = "excerpt"
 """The operation of `NodeType.is_excerpt`."""
 RUN = "run "
 """What the operations of `NodeType.is_run` begin with."""
+HIDDEN_RANK = 16
+"""Dimensions of the classes of what no model sees, which no value shares an arena with."""
 
 
 @dataclass(frozen=True)
 class ValueClass:
-    """Shape and dtype of one value, without any batch dimension. Values of one class share an arena."""
+    """Shape and dtype of one value, without any batch dimension."""
 
     shape: tuple[int, ...]
     dtype: str = "f32"
@@ -50,6 +52,11 @@ class ValueClass:
         for dim in self.shape:
             size *= dim
         return size
+
+    @property
+    def row(self) -> tuple[int, str, bool]:
+        """What the classes have in common whose values share an arena."""
+        return self.size, self.dtype, len(self.shape) == HIDDEN_RANK
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"

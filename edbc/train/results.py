@@ -24,7 +24,7 @@ import torch
 
 from edbc.capture.forward.build import Capture
 from edbc.run.passes.arenas import Arenas
-from edbc.run.passes.boundary import arrange, pieces
+from edbc.run.passes.boundary import arrange, distinct, pieces, share_rows
 from edbc.run.passes.placement import Longs, Placement
 from edbc.train.reach import Bools
 
@@ -125,11 +125,11 @@ def groups_of(capture: Capture, placement: Placement, requires: Bools) -> list[G
     together, begin = np.concatenate(parts), ends[:-1]
     required = np.logical_or.reduceat(requires[together], begin).tolist()
     which_class = classes[together[begin]].tolist()
-    shapes = [c.shape for c in placement.classes]
+    shapes = [capture.result_slots[first].base.shape for first in together[begin].tolist()]
     return [
         Group(which, c, rows[which], required[i], i < num_stacks or len(which) == 1,
-              (len(which), *shapes[c]) if i < num_stacks or len(which) > 1 else shapes[c])
-        for i, (which, c) in enumerate(zip(parts, which_class, strict=True))
+              (len(which), *shape) if i < num_stacks or len(which) > 1 else shape)
+        for i, (which, c, shape) in enumerate(zip(parts, which_class, shapes, strict=True))
     ]  # fmt: skip
 
 
@@ -143,12 +143,21 @@ def _parts(capture: Capture, classes: Longs, requires: Bools) -> tuple[list[Long
     if len(node) > SINGLES:
         kind = np.full(len(node), -1, np.int64)
         kind[node >= 0] = capture.graph.node_type[node[node >= 0]]
-        for part in (output, classes[alone], requires[alone]):  # one number per combination
+        for part in (output, _shapes(capture)[alone], classes[alone], requires[alone]):  # one number per combination
             kind = kind * (int(part.max()) + 1) + part
         keys = kind
     order = np.argsort(keys, kind="stable")
     others = np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else []
     return [*stacks, *(alone[which] for which in others)], len(stacks)
+
+
+def _shapes(capture: Capture) -> Longs:
+    """For each result a number that says the shape of its class."""
+    slots = capture.result_slots
+    if not share_rows(distinct(slots)):
+        return np.zeros(len(slots), np.int64)
+    number: dict[tuple[int, ...], int] = {}
+    return np.array([number.setdefault(slot.base.shape, len(number)) for slot in slots], np.int64)
 
 
 def restore(capture: Capture, groups: Sequence[Group], tensors: Sequence[torch.Tensor]) -> list[Any]:

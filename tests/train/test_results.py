@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
 
+from edbc.base.graph import ValueClass
 from edbc.train.results import SINGLES, _parts, nonzero_rows
+
+
+class Seen(NamedTuple):
+    """What grouping asks of a slot."""
+
+    base: ValueClass
 
 
 @pytest.mark.parametrize("count", [0, 1, SINGLES, SINGLES + 1, 300])
 @pytest.mark.parametrize("seed", range(4))
 def test_parts_are_results_of_one_kind(count: int, seed: int) -> None:
-    """Stacks are groups; of others, few are groups of one, and many are together exactly when type, output, class and
-    gradient agree."""
+    """Stacks are groups; of others, few are groups of one, and many are together exactly when type, output, class, its
+    shape and gradient agree."""
     rng = np.random.default_rng(seed)
     node_type = rng.integers(4, size=20)
     node, output, classes = rng.integers(-3, 20, size=count), rng.integers(3, size=count), rng.integers(2, size=count)
     requires = rng.integers(2, size=count).astype(np.bool_)
+    slots = [Seen(ValueClass((6,) if shape else (1, 6))) for shape in rng.integers(1 + seed // 2, size=count).tolist()]
     stacks = [(count // 9, count // 7), (count // 7, count // 5)] if seed % 2 and count > SINGLES else []
     capture: Any = SimpleNamespace(
-        graph=SimpleNamespace(node_type=node_type), result_node=node, result_output=output, stacks=stacks
-    )
+        graph=SimpleNamespace(node_type=node_type), result_node=node, result_output=output, stacks=stacks,
+        result_slots=slots,
+    )  # fmt: skip
     alone = [i for i in range(count) if not any(start <= i < stop for start, stop in stacks)]
     kinds: dict[Any, list[int]] = {}
     for i in alone:
-        kind = (node_type[node[i]] if node[i] >= 0 else -1, output[i], classes[i], requires[i])
+        kind = (node_type[node[i]] if node[i] >= 0 else -1, output[i], classes[i], slots[i].base, requires[i])
         kinds.setdefault(i if len(alone) <= SINGLES else kind, []).append(i)
 
     parts, num_stacks = _parts(capture, classes, requires)

@@ -22,7 +22,7 @@ from edbc.native.kernelcache import INNER, UNCOUNTED, U, njit
 
 class Known(NamedTuple):
     """What the reader knows. Of a type a number (0 for a plain one, 1 variadic, 2 an excerpt, 3 segmented, -1 unknown),
-    and classes of its operands and outputs; of a class its size and dtype; of a source a row of class, kind (-1
+    and classes of its operands and outputs (of one size and dtype they are one); of a source a row of class, kind (-1
     unknown), and what its items are below, and its class as externals number it; of a slot its class."""
 
     types: Any

@@ -391,11 +391,11 @@ WRONG = {
     checkloops.ARITY: "as many operands as its type takes",
     checkloops.OPERAND: "operands that stand before it",
     checkloops.OUTPUT: "outputs that its operands have",
-    checkloops.CLASS: "operands of the shapes and dtypes that its type takes",
+    checkloops.CLASS: "operands of the sizes and dtypes that its type takes",
     checkloops.SOURCE: "a source that its vocabulary has and this net has recorded",
     checkloops.INDEX: "a row of its table",
     checkloops.EXCERPT: "an excerpt inside of its operand",
-    checkloops.SLOT: "results of the shapes and dtypes that its slots say",
+    checkloops.SLOT: "results of the sizes and dtypes that its slots say",
     checkloops.DETACHED: "nodes of its own, in order",
 }
 

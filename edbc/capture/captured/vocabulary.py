@@ -336,11 +336,11 @@ class Lexicon:
 
     def _new_facts(self) -> Facts:
         known, types, sources = self.known(), list(self.table.types), list(self.table.sources)
-        numbers: dict[ValueClass, int] = {}
+        numbers: dict[tuple[int, str, bool], int] = {}
         dtypes: dict[str, int] = {}
 
         def number(value_class: ValueClass) -> int:
-            return numbers.setdefault(value_class, len(numbers))
+            return numbers.setdefault(value_class.row, len(numbers))
 
         kinds = [-1 if t is None else 2 if t.is_excerpt else int(t.variadic) + 2 * t.segmented for t in types]
         operands = [[number(c) for c in (t.operands if t is not None else ())] for t in types]
@@ -349,8 +349,8 @@ class Lexicon:
         of_slots = [number(slot.base) for slot in self.slots]
         class_of_source = self.table.arrays().source_class
         checked = facts_of(Known(
-            kinds, *_csr(operands), *_csr(outputs), [c.size for c in numbers],
-            [dtypes.setdefault(c.dtype, len(dtypes)) for c in numbers], of_sources, class_of_source, of_slots,
+            kinds, *_csr(operands), *_csr(outputs), [size for size, *_ in numbers],
+            [dtypes.setdefault(dtype, len(dtypes)) for _, dtype, _ in numbers], of_sources, class_of_source, of_slots,
         ))  # fmt: skip
         of_kind = np.array([kind for _, kind, _ in of_sources], np.int64)
         return Facts(known, of_kind, class_of_source, checked)

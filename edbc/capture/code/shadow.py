@@ -588,7 +588,7 @@ class ModelView:
                 result = function(*args, **kwargs)
                 require_none_caught(recorder.refused)
         except MustKeepBooks:
-            if any(member is not None and self._is_region(member) for member, _ in operation.members or ()):
+            if any(member is not None and self._is_region(member) for member, *_ in operation.members or ()):
                 raise NotACell(
                     "members change tensors, and lines that others are run as they are written then"
                 ) from None
@@ -635,8 +635,9 @@ class ModelView:
         """The outputs of a pattern's exit."""
         made: list[Sequence[Any]] = []
         stand_in = functools.partial(self._stand_in, recorder)
-        for operation, reads in members:
+        for operation, reads, shapes in members:
             operands = [given[number] if which == OPERAND else made[which][number] for which, number in reads]
+            operands = [x if x.shape == shape else x.view(shape) for x, shape in zip(operands, shapes, strict=True)]
             if operation is None:
                 made.append([functools.reduce(operator.add, operands)])
                 continue
@@ -651,7 +652,7 @@ class ModelView:
     def is_training(self, operation: Operation) -> bool:
         """Whether it calls a module that is in training mode."""
         if operation.members:
-            return any(self.is_training(member) for member, _ in operation.members if member is not None)
+            return any(self.is_training(member) for member, *_ in operation.members if member is not None)
         return operation.is_of_module and self.module_of(operation)[0].training
 
     def _operand(self, recorder: Recorder, index: int, slot: Slot) -> Value:

@@ -37,7 +37,7 @@ def existing(rec: Recorder, value: Value, met: set[int]) -> Any:
     entry, refs = _node(rec, value.ref)
     if entry is None:
         return None
-    compare, slots = _COMPARISONS.get(entry.operation.name), entry.operation.slots
+    compare, slots = _COMPARISONS.get(entry.operation.name), entry.given
     if compare is None or entry.operation.template != _OF_TWO or slots[0].dtype is not slots[1].dtype:
         if entry.operation.name != EXCERPT:
             met.add(entry.index)

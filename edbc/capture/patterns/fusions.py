@@ -30,10 +30,12 @@ class Planned(NamedTuple):
 
 
 class Fused(NamedTuple):
-    """What a node of a pattern computes: the operation of each member, None for a sum, and what it reads."""
+    """What a node of a pattern computes: the operation of each member, None for a sum, what it reads, and the shapes
+    of that."""
 
     operation: Operation | None
     reads: tuple[tuple[int, int], ...]
+    shapes: tuple[tuple[int, ...], ...]
 
 
 class Fusions:
@@ -94,7 +96,11 @@ class Fusions:
         sites = dict.fromkeys(site for kind in kinds for site in kind.sites)
         made = table.add_type(draft, sites) if number is None else table.add_planned(number, draft, sites)
         steps = tuple(
-            Fused(None if kind.variadic else table.operation_of_type[i].operation, member.reads)
+            Fused(
+                None if kind.variadic else table.operation_of_type[i].operation,
+                member.reads,
+                tuple(c.shape for c in kind.operands) * (len(member.reads) if kind.variadic else 1),
+            )
             for kind, i, member in zip(kinds, members, pattern.members, strict=True)
         )
         slots, outputs = tuple(map(table.slot, operands)), tuple(map(table.slot, draft.outputs))

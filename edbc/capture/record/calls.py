@@ -225,7 +225,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 unroll(form)
             matrices = filter(is_matrix, _leaves((args, kwargs), _NESTS))
             found = entry.index, recorder.sites[entry.index], *entry.output_slots
-            form.known[(*entry.operation.slots, *matrices)] = found
+            form.known[(*entry.given, *matrices)] = found
         return result
 
     def first(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

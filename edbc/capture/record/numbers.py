@@ -46,7 +46,7 @@ def lift_number(rec: Recorder, func: Callable[..., Any], name: str, args: tuple[
         slots = (value.slot, scalar) if at else (scalar, value.slot)
         template: Any = ((Hole(0), Hole(1)), {})
         metas = [run_on_meta(func, template, slots, rec.shared_meta)]
-        return rec.table.is_planned(function_type(name, template, slots, metas).signature)
+        return rec.table.is_planned(function_type(name, template, rec.table.as_shown(slots), metas).signature)
 
     if not _lifts(rec, (func, at, value.slot), number, is_planned):
         return None
@@ -67,11 +67,12 @@ def lift_floats(rec: Recorder, path: str, kind: str, args: tuple[Any, ...],
     def is_planned() -> bool:
         slots: list[Slot] = []
         _, template = rec.describe(lifted(), [], slots, shared_as_operand=True)
+        shown = rec.table.as_shown(tuple(slots))
         try:
-            classes = rec.tracer.output_classes(Operation(kind, path, None, template, tuple(slots)))[1]
+            classes = rec.tracer.output_classes(Operation(kind, path, None, template, shown))[1]
         except UnsupportedError:  # the cell needs them as numbers
             return False
-        return rec.table.is_planned(call_type(path, kind, template, tuple(slots), classes).signature)
+        return rec.table.is_planned(call_type(path, kind, template, shown, classes).signature)
 
     group, _ = rec.describe((tuple(0 if type(a) is float else a for a in args), kwargs), [], [], shared_as_operand=True)
     return lifted() if _lifts(rec, (path, group), floats, is_planned) else None

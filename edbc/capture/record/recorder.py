@@ -1793,8 +1793,11 @@ class Recorder:
 
     def _new_call(self, path: str, kind: str, template: Any, slots: tuple[Slot, ...]) -> Entry | NotACell:
         """The entry of a call that was not met before; of one that is none of an automatic cell, why."""
+        given = slots
         try:
             self._bound_variants(path, slots)
+            if not self.in_cell:
+                slots = self.table.as_shown(slots)
             self._num_calls[path] = self._num_calls.get(path, 0) + 1
             if path in self.tracer.automatic and self.is_outgrown(path):
                 raise NotACell(f"it was called in more than {MOST_TYPES} ways")
@@ -1815,7 +1818,8 @@ class Recorder:
         index = self.table.add_type(draft, [self.returned or user_location()])
         demands = self.tracer.demands(called) if path in self.tracer.automatic else ()
         slots_of_outputs = tuple(map(self.table.slot, classes))
-        return self.table.add_entry(index, operation, slots_of_outputs, outputs, demands=demands)
+        given = (*given, *operation.slots[len(given) :])
+        return self.table.add_entry(index, operation, slots_of_outputs, outputs, demands=demands, given=given)
 
     def _new_function(
         self,
@@ -1827,6 +1831,8 @@ class Recorder:
         metas: list[torch.Tensor],
     ) -> Entry:
         self._bound_variants(name, slots)
+        if not self.in_cell:
+            slots = self.table.as_shown(slots)
         state, is_changed = self._effective(func, template, slots)
         if (
             not self.in_cell

@@ -223,6 +223,8 @@ class Entry:
     """True when the node adds two or more operands of one slot: a candidate for a segment sum."""
     flat: bool
     """True when the call returns a tuple of all its outputs in order (`is_flat`)."""
+    given: tuple[Slot, ...] = ()
+    """The slots of its operands as they came, see `TypeTable.as_shown`."""
     demands: tuple[frozenset[int], ...] = ()
     """Of an automatic cell, for each output that no parameter has a part in: operands of which one must be recorded,
     for else eager's numbers are there at once."""
@@ -314,6 +316,14 @@ class TypeTable:
             with self.lock:
                 slot = self._slots.setdefault(text, Slot(base, views, meta.shape, meta.dtype, text))
         return slot
+
+    def as_shown(self, slots: tuple[Slot, ...]) -> tuple[Slot, ...]:
+        """The slots of a node's operands, those of a reshaped value (`x.unsqueeze(0)`) as of a value of that shape: it
+        is the same row of the same arena, so that both make nodes of one type."""
+        return tuple(
+            self.slot(ValueClass(tuple(slot.shape), slot.base.dtype)) if slot.views and slot.keeps_order else slot
+            for slot in slots
+        )
 
     def source(self, ref: SharedRef, tensor: torch.Tensor, kind: str = "row") -> int:
         """Number of the source that gives rows of (or the whole of) a parameter."""
@@ -432,11 +442,13 @@ class TypeTable:
         return [plain[text] for text in meant(without_state(signature), plain)]
 
     def add_entry(self, type_index: int, operation: Operation, output_slots: tuple[Slot, ...], outputs: Any,
-                  is_sum: bool = False, demands: tuple[frozenset[int], ...] = ()) -> Entry:  # fmt: skip
+                  is_sum: bool = False, demands: tuple[frozenset[int], ...] = (),
+                  given: tuple[Slot, ...] = ()) -> Entry:  # fmt: skip
         """A new entry of a type."""
         with self.lock:
             flat = is_flat(outputs) and len(outputs) == len(output_slots)
-            entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat, demands)
+            given = given or operation.slots
+            entry = Entry(len(self.entries), type_index, operation, output_slots, outputs, is_sum, flat, given, demands)
             self.entries.append(entry)
             self.operation_of_type.setdefault(type_index, entry)
             return entry

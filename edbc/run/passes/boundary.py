@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from edbc.base.frozen import frozen
+from edbc.base.graph import ValueClass
 from edbc.capture.code.shadow import ModelView
 from edbc.capture.forward.build import Capture
 from edbc.capture.forward.carried import Carried, each_row, split_rows, split_shapes
@@ -121,11 +122,13 @@ class Wanted:
     """Where some leave as stacks: how many of the rows each result of `which` has, 0 for one that is no stack."""
 
     @classmethod
-    def of(cls, placement: Placement, c: int, which: list[int] | None, rows: Longs,
+    def of(cls, placement: Placement, slots: Iterable[Slot], c: int, which: list[int] | None, rows: Longs,
            sizes: list[int] | None = None) -> Wanted:  # fmt: skip
-        """Rows of the class of a number."""
-        shape, size = (len(rows), *placement.classes[c].shape), len(rows) * int(placement.row_bytes[c])
-        return cls(c, which, rows, shape, size, sizes)
+        """Rows of the arena of a number, where `slots` are those of all results. Vectors, where their classes have
+        several shapes: `arrange` gives each its own."""
+        shapes = {slot.base.shape for slot in slots if placement.class_index[slot.base] == c}
+        shape = shapes.pop() if len(shapes) == 1 else (placement.classes[c].size,)
+        return cls(c, which, rows, (len(rows), *shape), len(rows) * int(placement.row_bytes[c]), sizes)
 
 
 @frozen
@@ -147,41 +150,43 @@ def wanted(capture: Capture, placement: Placement, mixes: bool = False) -> list[
     nodes, outputs = capture.result_node, capture.result_output
     if capture.in_tables:
         rows = placement.value_rows(nodes, outputs)
-        class_of = [placement.class_index[capture.result_slots[run.start].base] for run in capture.results]
-        pairs = zip(class_of, capture.results, strict=True)
-        return [Wanted.of(placement, c, None, rows[run.start : run.stop]) for c, run in pairs]
+        pairs = [(capture.result_slots[run.start], rows[run.start : run.stop]) for run in capture.results]
+        return [Wanted.of(placement, (slot,), placement.class_index[slot.base], None, of) for slot, of in pairs]
+    slots = distinct(capture.result_slots)
     rows, classes, only = placement.value_places(capture.graph.node_type, nodes, outputs)
     if only >= 0:
         sizes = [stop - start for start, stop in capture.stacks]
         if sum(sizes) == len(rows):
-            return [Wanted.of(placement, only, [start for start, _ in capture.stacks], rows, sizes)]
+            return [Wanted.of(placement, slots, only, [start for start, _ in capture.stacks], rows, sizes)]
         if not sizes:
-            return [Wanted.of(placement, only, None, rows)]
+            return [Wanted.of(placement, slots, only, None, rows)]
     first, rows_of = pieces(capture)
     if mixes:
-        return list(_mixed(placement, rows, classes, first, rows_of))
+        bases = [slot.base for slot in map(capture.result_slots.__getitem__, first.tolist())]
+        return list(_mixed(placement, bases, rows, classes, first, rows_of))
     all_of = dict(_by_class(classes))
     return [
         Wanted.of(
-            placement, c, first[which].tolist(), rows[all_of[c]], rows_of[which].tolist() if capture.stacks else None
+            placement,
+            slots,
+            c,
+            first[which].tolist(),
+            rows[all_of[c]],
+            rows_of[which].tolist() if capture.stacks else None,
         )
         for c, which in _by_class(classes[first])
     ]
 
 
-def _mixed(placement: Placement, rows: Longs, classes: Longs, first: Longs, rows_of: Longs) -> Iterator[Mixed]:
-    """One for each dtype; `first` and `rows_of` are as `pieces` has them."""
-    of_piece = classes[first].tolist()
-    dtypes = dict.fromkeys(placement.classes[c].dtype for c in dict.fromkeys(of_piece))
+def _mixed(placement: Placement, bases: Sequence[ValueClass], rows: Longs, classes: Longs, first: Longs,
+           rows_of: Longs) -> Iterator[Mixed]:  # fmt: skip
+    """One for each dtype; `first` and `rows_of` are as `pieces` has them, `bases` the classes of the pieces."""
+    dtypes = dict.fromkeys(base.dtype for base in bases)
     for dtype in dtypes:
         are_here = np.array([c.dtype == dtype for c in placement.classes], np.bool_) if len(dtypes) > 1 else None
         here = slice(None) if are_here is None else are_here[classes]
         which = first if are_here is None else first[are_here[classes[first]]]
-        told = [
-            (c, count)
-            for c, count in zip(map(placement.classes.__getitem__, of_piece), rows_of.tolist(), strict=True)
-            if c.dtype == dtype
-        ]
+        told = [(c, count) for c, count in zip(bases, rows_of.tolist(), strict=True) if c.dtype == dtype]
         yield Mixed(
             which.tolist(), rows[here], classes[here], [c.size * (count or 1) for c, count in told],
             [(count, *c.shape) if count else None if len(c.shape) == 1 else c.shape for c, count in told],
@@ -250,10 +255,16 @@ def distinct(slots: Sequence[Slot]) -> list[Slot]:
     return list(dict.fromkeys(slots))
 
 
+def share_rows(slots: Sequence[Slot]) -> bool:
+    """Whether values of several shapes stand in one arena; of slots that are `distinct`."""
+    return len(slots) > 1 and len({slot.base.row for slot in slots}) < len({slot.base for slot in slots})
+
+
 def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
     """What each instance's forward returned, given its tensors before views are taken of them, a stack at its first
     row. What it left on the caller's objects is written there."""
-    if any(slot.views for slot in distinct(capture.result_slots)):
+    slots = distinct(capture.result_slots)
+    if any(slot.views for slot in slots) or share_rows(slots):
         tensors = _seen(capture, tensors)
     if capture.given is not None:
         tensors = capture.given.among(tensors)
@@ -269,15 +280,17 @@ def arrange(capture: Capture, tensors: list[Any]) -> list[Any]:
 
 
 def _seen(capture: Capture, tensors: Sequence[Any]) -> list[Any]:
-    """The tensors with views taken of them; of every row of a stack."""
+    """The tensors as their slots have them, with views taken; of every row of a stack."""
     seen = list(tensors)
     is_stack = dict(capture.stacks)
     for i, slot in enumerate(capture.result_slots):
-        if seen[i] is None or not slot.views:
+        if seen[i] is None:
             continue
-        if slot.keeps_order:
-            rows = seen[i].shape[:1] if i in is_stack else ()
-            seen[i] = seen[i].reshape((*rows, *slot.shape))
+        shape = slot.shape if slot.keeps_order else slot.base.shape
+        rows = seen[i].shape[:1] if i in is_stack else ()
+        if seen[i].shape != (*rows, *shape):
+            seen[i] = seen[i].reshape((*rows, *shape))
+        if slot.keeps_order or not slot.views:
             continue
         for step in slot.views:
             seen[i] = of_rows(step.apply, seen[i]) if i in is_stack else step.apply(seen[i])

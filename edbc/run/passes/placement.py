@@ -1,9 +1,10 @@
-"""Where every value of a mini-batch lives: one arena per value class, in schedule order.
+"""Where every value of a mini-batch lives: one arena per size and dtype of values, in schedule order.
 
 Definitions.
 
-(1) The *arena* of a value class is a matrix with one row per value. Externals come first, in the order in which batches
-    read them; then every batch writes its outputs as one contiguous slice.
+(1) The *arena* of a value class is a matrix with one row per value: `f32[64]` and `f32[1,64]` share one, so that a
+    batch may read either. Externals come first, in the order in which batches read them; then every batch writes its
+    outputs as one contiguous slice.
 (2) An operand of a batch whose rows are a contiguous run is read in place; any other needs a gather.
 (3) Batches of a transient type all write to the same rows, as many as the largest of them has.
 (4) Where a schedule is cut (`edbc.run.passes.cut`), rows from `class_kept` on belong to one segment at a time, those of
@@ -15,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,7 +40,9 @@ class Placement:
     """Rows for one graph and schedule; see `placeloops` for the arrays' meaning. b batches, k externals."""
 
     classes: tuple[ValueClass, ...]
+    """Of each arena the class that was met first."""
     class_index: dict[ValueClass, int]
+    """The arena of each class."""
     dtypes: tuple[torch.dtype, ...]
     """Of the classes."""
     row_bytes: Longs  # (classes,)
@@ -126,7 +129,7 @@ class _Tables:
     """What placement reads of types, and of the classes of externals."""
 
     classes: tuple[ValueClass, ...]
-    """In order of first mention."""
+    """The first of each arena, in order of first mention."""
     class_index: dict[ValueClass, int]
     dtypes: tuple[torch.dtype, ...]
     row_bytes: Longs
@@ -153,8 +156,12 @@ def _tables_of(types: tuple[NodeType, ...], classes: tuple[ValueClass, ...]) -> 
 
 
 def _new_tables(types: tuple[NodeType, ...], of_externals: tuple[ValueClass, ...]) -> _Tables:
-    classes = tuple(dict.fromkeys([*(c for t in types for c in (*t.operands, *t.outputs)), *of_externals]))
-    class_index = {c: i for i, c in enumerate(classes)}
+    met = dict.fromkeys([*(c for t in types for c in (*t.operands, *t.outputs)), *of_externals])
+    arenas: dict[tuple[Any, ...], ValueClass] = {}
+    of_arena = [arenas.setdefault(c.row, c) for c in met]
+    classes = tuple(arenas.values())
+    index = {c: i for i, c in enumerate(classes)}
+    class_index = {c: index[first] for c, first in zip(met, of_arena, strict=True)}
     return _Tables(
         classes,
         class_index,

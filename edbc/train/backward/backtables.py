@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from edbc.base.graph import NodeType, ValueClass
+from edbc.base.graph import HIDDEN_RANK, NodeType, ValueClass
 from edbc.cells.kernels.steptables import StepTable, matrix, table_of
 from edbc.native.pool import aligned
 from edbc.run.passes.placement import Placement
@@ -26,12 +26,11 @@ BLOCK = 128
 """Rows of a batch that are differentiated together: few enough for workspace and weights to stay in cache."""
 WEIGHT_BLOCK = 512
 """Rows of a product of weights."""
-_HIDDEN_RANK = 16
 
 
 def hidden_class(size: int, dtype: str) -> ValueClass:
     """The class of what a type saves, or keeps, `size` elements: one that no value of a model has."""
-    return ValueClass((size, *(1,) * (_HIDDEN_RANK - 1)), dtype)
+    return ValueClass((size, *(1,) * (HIDDEN_RANK - 1)), dtype)
 
 
 def with_hidden_outputs(node_type: NodeType, adjoint: Adjoint) -> NodeType:
@@ -51,7 +50,7 @@ def bytes_in_training(placement: Placement, adjoints: Iterable[Adjoint]) -> int:
     """What the numbers of a forward and a backward pass take: values, gradients, and what products wait in (definitions
     (2) to (4) of `training.native`); without what the widest batch works in."""
     rows = (placement.class_rows - placement.class_externals) * placement.row_bytes
-    times = np.array([1 if len(c.shape) == _HIDDEN_RANK else 2 for c in placement.classes], np.int64)
+    times = np.array([1 if len(c.shape) == HIDDEN_RANK else 2 for c in placement.classes], np.int64)
     waiting = sum(map(product_bytes, adjoints)) if len(placement.borders) > 2 else 0
     return int((rows * times).sum()) + waiting
 
