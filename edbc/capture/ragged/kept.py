@@ -425,7 +425,7 @@ def is_keyed(rec: Recorder, items: Iterable[Any], parts: list[Any], given: Given
         elif kind is torch.Tensor or kind is Made:
             if rec.books is not None or not _is_keyed_tensor(rec, item, parts, given):
                 return False
-        elif kind is Index or kind is Listed:
+        elif kind is Index or (kind is Listed and type(item.as_index) is Index):
             index = item.as_index
             given.indices.extend(index.vectors)
             parts += kind, item.kind if kind is Listed else Numbers, index.along, len(index.vectors)

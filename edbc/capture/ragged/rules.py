@@ -34,7 +34,7 @@ from edbc.capture.ragged.rows import (
     rows_described,
     rows_of,
 )
-from edbc.capture.ragged.symbols import Cut, Index, Line, Mask, Range, Size, Spread
+from edbc.capture.ragged.symbols import Cut, Index, Joined, Line, Mask, Range, Size, Spread
 from edbc.capture.ragged.value import NotRagged, Ragged, each_row
 from edbc.capture.ragged.whole import borders, recurrent
 from edbc.capture.ragged.whole.heads import multi_head_attention
@@ -451,9 +451,9 @@ def _indexed(rec: Recorder, func: Any, args: tuple[Any, ...],
     """The arguments with the instance's tensors in the place of `Index`es, for functions by index; with rows of
     integers for others, as these may ask more of a tensor than a program says."""
     kinds = {*map(type, args), *map(type, kwargs.values())}
-    if kinds.isdisjoint((Index, Spread, Line, Cut, Range)):
+    if kinds.isdisjoint(_OF_INDICES):
         return args, kwargs
-    is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread, Cut)
+    is_by_index = rules.name_of(func).rstrip("_") in _BY_INDEX and type(args[0]) not in (Index, Spread, Cut, Joined)
     of = _bare if is_by_index else _as_integers
     return tuple(map(of, args)), {key: of(x) for key, x in kwargs.items()}
 
@@ -463,7 +463,10 @@ def _bare(item: Any) -> Any:
 
 
 def _as_integers(item: Any) -> Any:
-    return item.integers() if type(item) in (Index, Spread, Line, Cut, Range) else item
+    return item.integers() if type(item) in _OF_INDICES else item
+
+
+_OF_INDICES = frozenset((Index, Spread, Line, Cut, Joined, Range))
 
 
 def _ragged_call(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:

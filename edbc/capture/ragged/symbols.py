@@ -399,12 +399,17 @@ class Index(Lazy):
     def _compared(self, number: Any, compare: Callable[[Any, Any], Any]) -> Any:
         """What comparing all with a number gives: a mask that is told where bounds say that none is that number, and
         may be; else rows."""
-        numbers, is_number = self.vectors[0], type(number) is int
-        if not (is_number and self.rec.tells_apart) or numbers.lowest <= number <= numbers.highest or self.along >= 0:
+        is_told = type(number) is int and self.rec.tells_apart and self.along < 0 and self._is_of_one_vector()
+        numbers = self.vectors[0]
+        if not is_told or numbers.lowest <= number <= numbers.highest:
             return compare(self.integers(), number)
         self.rec.apart.append((numbers.triple, number))
         told = compare(number, number + 1)
         return Mask(self.rec, self._shape(), (0, told, told), torch.bool)
+
+    def _is_of_one_vector(self) -> bool:
+        """Whether its first vector bounds all that it has."""
+        return True
 
     def __eq__(self, other: object) -> Any:
         return self._compared(other, operator.eq)
@@ -439,7 +444,7 @@ class Cut(Index):
         if self.known is None:
             all_rows = self.of.integers()
             self.known = all_rows.take(self.which)
-            self.rec.cuts[self.known.refs.start] = all_rows
+            self.rec.made_of[self.known.refs.start] = [all_rows]
         return self.known
 
     def rows_of(self, table: Shared) -> Any:
@@ -449,6 +454,9 @@ class Cut(Index):
     def _own_size(self) -> Size:
         return Size(self.rec, len(self.tensor), triple(self.integers().refs))
 
+    def _is_of_one_vector(self) -> bool:
+        return self.of._is_of_one_vector()
+
     def unsqueeze(self, dim: int) -> Line:
         """As a line."""
         if dim not in (0, -2):
@@ -456,6 +464,39 @@ class Cut(Index):
         return Line(self)
 
     vector = unbind = untold
+
+
+class Joined(Cut):
+    """Vectors and integers that code has written, one after the other (`[BEGIN] + words`): rows of each, joined."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Index | list[int]]):
+        indices = [part for part in parts if isinstance(part, Index)]
+        tensors = [part.tensor if isinstance(part, Index) else torch.tensor(part) for part in parts]
+        vectors = tuple(vector for index in indices for vector in index.vectors)
+        Index.__init__(self, indices[0].rec, torch.cat(tensors), vectors, -1)
+        self.parts, self.known = parts, None
+
+    def integers(self) -> Ragged:
+        """As rows of integers."""
+        if self.known is None:
+            parts = [part.integers() if isinstance(part, Index) else part for part in self.parts]
+            rows = [self.rec.constant(torch.tensor(part)) if type(part) is list else part for part in parts]
+            self.known = self.rec.function(torch.cat, (rows,), {})
+            self.rec.made_of[self.known.refs.start] = parts
+        return self.known
+
+    def rows_of(self, table: Shared) -> Any:
+        """Rows of a parameter by these numbers."""
+        rows = [
+            part.rows_of(table) if isinstance(part, Index) else torch.stack([table[number] for number in part])
+            for part in self.parts
+        ]
+        return torch.cat(rows)
+
+    def _is_of_one_vector(self) -> bool:
+        return False
 
 
 class _Matrix(Index):
@@ -757,11 +798,28 @@ class Listed:
             raise CannotKeep
         return Listed(self.as_index[index], self.kind)
 
+    def __add__(self, other: Any) -> Listed:
+        return self._joined(self, other)
+
+    def __radd__(self, other: Any) -> Listed:
+        return self._joined(other, self)
+
+    def _joined(self, *items: Any) -> Listed:
+        """Two lists or tuples, one after the other."""
+        parts: list[Any] = [item.as_index if type(item) is Listed else list(item) for item in items]
+        of_vectors = all(
+            part.along < 0 if isinstance(part, Index) else {int}.issuperset(map(type, part)) for part in parts
+        )
+        if any(not isinstance(item, self.kind) for item in items) or not of_vectors:
+            raise CannotKeep
+        parts = [part for part in parts if isinstance(part, Index) or part]
+        return Listed(Joined(parts), self.kind) if len(parts) > 1 else self
+
     __getattr__ = untold
 
 
 for _name in (*METHODS, *"iter contains iadd imul reversed setitem delitem".split()):
-    if _name != "bool":
+    if _name not in ("bool", "add", "radd"):
         setattr(Listed, f"__{_name}__", untold)
 
 

@@ -235,21 +235,20 @@ class Recorder:
         "_calls", "_carried", "_class_of_constant", "_constant_of_id", "_constant_of_key", "_constants_of_class",
         "_first_detached", "_mini_batches", "_num_calls", "_num_indices", "_numbers", "_of_state", "_reductions",
         "_switches", "_variants", "_whole", "added", "addition", "apart", "asked_size", "autocast", "before_books",
-        "books", "caches", "calls", "captures", "changes_state", "claims", "constants", "contents", "counted", "cuts",
+        "books", "caches", "calls", "captures", "changes_state", "claims", "constants", "contents", "counted",
         "described", "descriptions", "device", "drawn", "drawn_classes", "drawn_operands", "draws", "entries",
         "entry_of_excerpts", "equal_sizes", "external_index", "external_source", "first_external", "first_instance",
         "first_value", "flows", "forget_calls", "formed", "found_forwards", "functions", "gone", "has_buffers", "home",
         "in_cell", "in_fragment", "indices", "instance", "is_apart", "is_of_ragged", "is_view", "joined", "keeping",
         "keeps_books", "kept_forwards", "kept_wholes", "last_external", "last_stacked", "leaf_kinds", "leaves",
-        "lets_wait", "literals", "looks", "lookups", "made", "makers", "max_reads", "met", "modes", "most_entries",
-        "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept", "note_unread",
-        "num_amounts", "num_runs", "numbers", "of_more", "overlaps", "parts", "plain", "positions", "ragged",
-        "ragged_constants",
-        "read_forwards", "read_sites", "reading", "reading_at_once", "reads", "reads_at_once", "recipes",
-        "recorded_reads", "refs", "refused", "remade", "remembers", "returned", "room", "root", "rows", "run_segment",
-        "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows", "sites", "sizes", "sizes_asked",
-        "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks", "tells_amounts", "tells_apart",
-        "told_by", "tracer", "unread", "unread_names", "wholes", "within", "zeros",
+        "lets_wait", "literals", "looks", "lookups", "made", "made_of", "makers", "max_reads", "met", "modes",
+        "most_entries", "names", "needs_deep_stack", "next_value", "no_nodes", "nodes_of_runs", "nonzeros", "not_kept",
+        "note_unread", "num_amounts", "num_runs", "numbers", "of_more", "overlaps", "parts", "plain", "positions",
+        "ragged", "ragged_constants", "read_forwards", "read_sites", "reading", "reading_at_once", "reads",
+        "reads_at_once", "recipes", "recorded_reads", "refs", "refused", "remade", "remembers", "returned", "room",
+        "root", "rows", "run_segment", "seen_in_place", "shared", "shares_equal", "shown", "shown_wholes", "shows",
+        "sites", "sizes", "sizes_asked", "stacked", "standing", "sum", "symbolic", "table", "taken", "takes_locks",
+        "tells_amounts", "tells_apart", "told_by", "tracer", "unread", "unread_names", "wholes", "within", "zeros",
     )  # fmt: skip
     _serial = itertools.count(1)
     """Refs are above what Python has one object for (`functionalise`, definition (4))."""
@@ -590,8 +589,8 @@ class Recorder:
         self._numbers: dict[int, tuple[torch.Tensor, int, Numbers]] = {}
         self.shown_wholes: set[int] = set()
         """Of this mini-batch, values that show the memory of rows in another shape."""
-        self.cuts: dict[int, Ragged] = {}
-        """By their first ref, rows of integers that are some of others: these."""
+        self.made_of: dict[int, list[Ragged | list[int]]] = {}
+        """By their first ref, rows of integers that are made of others, and of integers that code has: these."""
         self.lookups: dict[int, tuple[Shared | Below | All | Recipe, Numbers | Size | None]] = {}
         """Rows of tables by the ref of the first, with the indices that they were looked up by; None for all rows."""
         self.drawn: dict[int, Drawn] = {}
@@ -1244,8 +1243,11 @@ class Recorder:
 
     def are_below(self, rows: Ragged, size: int) -> bool:
         """Whether all integers of such rows are from 0 to `size` - 1; so they have to be in other instances."""
-        while rows.refs.start in self.cuts:
-            rows = self.cuts[rows.refs.start]
+        for part in self.made_of.get(rows.refs.start, ()):
+            if not (self.are_below(part, size) if isinstance(part, Ragged) else 0 <= min(part) <= max(part) < size):
+                return False
+        if rows.refs.start in self.made_of:
+            return True
         below, numbers = self.lookups.get(rows.refs.start, (None, None))
         if type(below) is not Below or type(numbers) is not Numbers or not Below(size).holds(numbers):
             return False

@@ -103,6 +103,28 @@ class Shifts(Closed):
         )
 
 
+class Teaches(Closed):
+    """A list with integers of the code's before and behind it, in inputs and in labels, as it is and in a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = nn.Linear(HIDDEN, VOCAB)
+
+    def forward(self, ids):
+        begun, ended = [0, *()] + ids, ids + [3]
+        h = self.words(torch.tensor(begun)).cumsum(0)
+        x = self.words(torch.tensor([[1, 2] + ids + ids[::2] + [4]]))[0]
+        shifted = self.words(torch.LongTensor([5] + ids[:-1]))
+        weights = (torch.tensor(begun[1:] + [2]) != 2).float()
+        return (
+            F.cross_entropy(self.names(h), torch.tensor(ended)),
+            F.cross_entropy(self.names(h)[1:], torch.tensor(ended[1:])) / len(begun),
+            self.out(x.mean(0)),
+            F.nll_loss(F.log_softmax(self.names(shifted), 1), torch.tensor(ids), reduction="sum"),
+            (h * weights.unsqueeze(1)).sum(0),
+        )
+
+
 def of_three(rng: Random) -> list[int]:
     """A sentence of three words or more."""
     return [*sentence(rng), 1, 2]
@@ -450,7 +472,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
-    (EachBefore, sentence), (BehindACache, sentence),
+    (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three),
 ]  # fmt: skip
 
 
@@ -476,7 +498,8 @@ def flat(nest: Any) -> Any:
                                            (Places, sentence), (Shifts, of_three), (Padded, sentence),
                                            (OtherWords, sentence), (Weighs, weighed),
                                            (Catalogue, column), (PacksUnsorted, sentence),
-                                           (Begins, sentence), (BehindACache, sentence)])  # fmt: skip
+                                           (Begins, sentence), (BehindACache, sentence),
+                                           (Teaches, of_three)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)
