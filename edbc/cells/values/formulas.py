@@ -139,10 +139,31 @@ def _accumulated(operation: Callable[[Tensor, Tensor], Tensor]) -> Callable[...,
 
 
 def _multiplied(x: Tensor, dim: int | None = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    if dim is None or x.shape[dim] > MOST_SLICES or dtype not in (None, x.dtype):
+    if dim is None:
+        x, dim = x.reshape(-1), 0
+    if not 0 < x.shape[dim] <= MOST_SLICES or dtype not in (None, x.dtype):
         return NotImplemented
     found = reduce(torch.mul, x.unbind(dim))
     return found.unsqueeze(dim) if keepdim else found
+
+
+def _triangle(x: Tensor, diagonal: int, is_below: bool) -> Any:
+    """`tril` or `triu`: of each row what stands on one side, and zeros."""
+    count, size = x.shape[-2:]
+    if not 0 < count <= MOST_SLICES or not size:
+        return NotImplemented
+    rows = []
+    for number, row in enumerate(x.unbind(-2)):
+        border = min(max(number + diagonal + is_below, 0), size)
+        sides = ((0, border, is_below), (border, size - border, not is_below))
+        parts = [(row.narrow(-1, at, n), kept) for at, n, kept in sides if n]
+        rows.append(torch.cat([part if kept else torch.zeros_like(part) for part, kept in parts], -1))
+    return torch.stack(rows, -2)
+
+
+def _crossed(x: Tensor, y: Tensor, dim: int = -1) -> Tensor:
+    a, b = x.unbind(dim), y.unbind(dim)
+    return torch.stack([a[i - 2] * b[i - 1] - a[i - 1] * b[i - 2] for i in range(3)], dim)
 
 
 def _in_order(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
@@ -170,11 +191,14 @@ def _in_order(x: Tensor, dim: int = -1, descending: bool = False) -> Any:
 
 
 def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], padding: Sequence[int],
-               dilation: Sequence[int], transposed: bool, _: Sequence[int], groups: int) -> Any:  # fmt: skip
+               dilation: Sequence[int], transposed: bool, more: Sequence[int], groups: int) -> Any:  # fmt: skip
     """As a sum of products, one per place of the kernel, of positions by channels. Parameters are turned once."""
     count, channels, *sizes = weight.shape
-    if transposed or groups != 1 or len(x) > MOST_SLICES:
+    if groups != 1 or len(x) > MOST_SLICES:
         return NotImplemented
+    if transposed:
+        is_apart = [*stride] == sizes and not any((*padding, *more)) and max(dilation) == 1
+        return torch.stack([_spread(image, weight, bias) for image in x.unbind(0)]) if is_apart else NotImplemented
     pads = [0, 0, *(p for size in reversed(padding) for p in (size, size))]
     images = []
     for image in x.unbind(0):
@@ -189,6 +213,19 @@ def _convolved(x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[
             return NotImplemented
         images.append((found if bias is None else found + bias).t().reshape(count, *spans))
     return torch.stack(images)
+
+
+def _spread(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """What each position gives to places of its own: a product, whose columns are places of a kernel."""
+    channels, count, *sizes = weight.shape
+    spans, dims = x.shape[1:], len(sizes)
+    found = x.movedim(0, -1).reshape(-1, channels) @ weight.reshape(channels, -1)
+    found = found.reshape(*spans, count, *sizes)
+    found = found.permute(
+        dims, *(d for pair in zip(range(dims), range(dims + 1, 2 * dims + 1), strict=True) for d in pair)
+    )
+    found = found.reshape(count, *(span * size for span, size in zip(spans, sizes, strict=True)))
+    return found if bias is None else found + bias.reshape(count, *[1] * dims)
 
 
 def _patches(x: Tensor, sizes: Sequence[int], stride: Sequence[int], spans: Sequence[int]) -> Tensor:
@@ -304,6 +341,9 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     "cumsum": _accumulated(torch.add),
     "cumprod": _accumulated(torch.mul),
     "prod": _multiplied,
+    "tril": lambda x, diagonal=0: _triangle(x, diagonal, True),
+    "triu": lambda x, diagonal=0: _triangle(x, diagonal, False),
+    "linalg_cross": _crossed,
     "sort": _in_order,
     "convolution": _convolved,
     "max_pool2d_with_indices": _largest_of_windows,

@@ -147,6 +147,20 @@ KNOWN: dict[str, Callable[[Any, Any, Any], Any]] = {
         m.sort(1)[0] * net.vector + m.sort(dim=0, descending=True).values + v.relu().sort().values,
         m.max(0)[0] + m.relu().min(dim=1).values + m.relu().max(1, keepdim=True)[0],
     ),
+    "triangles": lambda net, v, m: (
+        m.tril() + m.triu(1) * v + m[:2].tril(4)[0] + m[:1].tril(-1)[0],
+        m.diagonal().prod() + v[:3].prod(),
+    ),
+    "crosses": lambda net, v, m: (
+        torch.linalg.cross(v[:3], m[0, 1:]) + torch.cross(m[:3], net.matrix[1:], dim=0).sum(1),
+        torch.linalg.cross(m[:, :3], m[:, 1:]).sum(0),
+    ),
+    "spread": lambda net, v, m: (
+        F.conv_transpose2d(m.reshape(1, 2, 2, 4), net.matrix.reshape(2, 2, 2, 2), net.vector[:2], stride=2),
+        F.conv_transpose1d(m.reshape(2, 2, 4), net.matrix[:, :3].reshape(2, 2, 3), stride=3).sum((0, 1)),
+        F.conv_transpose2d(m.reshape(4, 1, 2, 2), net.matrix[:2].reshape(1, 4, 1, 2), stride=(1, 2)).sum(),
+        F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
+    ),
     "heads": lambda net, v, m: (
         (m.view(4, 2, 2).transpose(0, 1) @ m.view(4, 2, 2).permute(1, 2, 0)).softmax(-1).sum((0, 1)) + v,
         F.scaled_dot_product_attention(*torch.cat([m, m, m.tanh()], 1).reshape(1, 4, 12).chunk(3, -1)),
@@ -198,7 +212,11 @@ LEFT: dict[str, Callable[[Any, Any, Any], Any]] = {
         F.conv2d((m * k).reshape(1, 1, 4, 4).repeat(2, 2, 1, 1), net.matrix.repeat(2, 1).reshape(1, 2, 4, 4), padding=2)
         for k in range(1, 9)
     ),
-    "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.unsqueeze(-1)),
+    "transposed-convolution": lambda net, v, m: F.conv_transpose1d(m.unsqueeze(0), net.matrix.reshape(4, 2, 2)),
+    "transposed-convolution-of-more": lambda net, v, m: F.conv_transpose1d(
+        m.unsqueeze(0), net.matrix.reshape(4, 2, 2), stride=2, output_padding=1
+    ),
+    "product-of-many": lambda net, v, m: torch.cat([m, m[:1]]).prod(),
     "of-gamma": lambda net, v, m: torch.lgamma(v.abs() + 1) + torch.digamma(m.abs() + 1),
     "large-weights": lambda net, v, m: F.linear(m, net.matrix.repeat(1000, 1)).sum(0),
     "clamped-gradient": lambda net, v, m: F.binary_cross_entropy(v.sigmoid(), m[2].sigmoid()),
