@@ -115,7 +115,7 @@ class Told(Index):
     def __getitem__(self, index: Any) -> Any:
         parts = index if type(index) is tuple else (index,)
         if not all(type(i) in (int, slice, type(None), type(Ellipsis)) for i in parts):
-            raise CannotKeep
+            return self.rec.function(torch.Tensor.__getitem__, (self, index), {}, "getitem")
         return self._seen(lambda tensor: tensor[index])
 
     def unbind(self, dim: int = 0) -> tuple[Any, ...]:

@@ -1288,6 +1288,10 @@ class Follows(OfOne):
             return self.words.weight[torch.cat([torch.tensor([0]), ids])].mean(0)
         if kind == "nearest":
             return self.words(x.argmax()) + self.up(x)[ids.sort()[1]].sum(0)
+        if kind == "sorted":
+            return self.up(x) * self.words(ids[ids.sort(descending=True)[1]])[0]
+        if kind == "picked":
+            return self.up(x) * self.words(ids[torch.tensor([0, 1, 0])]).sum(0) + self.words(ids[[1, 0]])[0]
         if kind == "degrees":
             return self.up(x) / torch.bincount(ids % SIZE, minlength=SIZE).clamp(min=1)
         if kind == "some":
@@ -1297,7 +1301,7 @@ class Follows(OfOne):
         return self.up(x) * (2 if int((ids + 1).sum()) > VOCAB else 3)
 
 
-FOLLOW = ["shifted", "begun", "nearest", "degrees"]
+FOLLOW = ["shifted", "begun", "nearest", "sorted", "picked", "degrees"]
 """Those that one record of each size serves."""
 
 
