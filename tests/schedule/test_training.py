@@ -372,6 +372,16 @@ def test_work_bounds_trials() -> None:
     assert affordable([middle], 1, 5000) >= affordable([middle], 12, 5000)
 
 
+def test_where_rules_compete_alone_their_walks_count() -> None:
+    """Of two that need as many batches the one that reads no chains is taken, another where it saves more batches."""
+    layers = [(f"t{v // 10}", [v - 10, v - v % 10 - 1] if v >= 10 else []) for v in range(600)]
+    flat, deep = Graph.build([f"t{i}" for i in range(60)], layers), many_types(100, 800)
+
+    assert run(flat, Policy("agenda")).num_batches == run(flat, Policy("chains")).num_batches == 60
+    assert select([flat], encodings=()).policy.kind == "agenda"
+    assert select([deep], [deep], encodings=()).policy.kind == "chains"
+
+
 def test_the_clock_leaves_fixed_rules_and_says_so() -> None:
     """A time limit that passes at once leaves the fixed rules, recorded; without one nothing is recorded."""
     graph = random_lattice_graph(0)

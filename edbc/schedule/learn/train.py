@@ -12,6 +12,10 @@
     nodes. Whatever costs more than a baseline on the training graphs runs beside that baseline. So no policy costs more
     than the best baseline there.
 
+(5) Where no table can be learned, as types, nodes and batches are many, a rule's own walk counts too: what it reads of
+    each node is a row of as many numbers as there are types (analysis.py, 2 and 3). So the agenda takes part, which
+    reads none: 27,000 nodes of 311 types took it 0.8 ms for 488 batches, `sufficient` 396 ms for 433.
+
 `select` compares encodings and seeds, and the fixed rules beside them, by what they cost on the validation graphs,
 second walks included.
 """
@@ -48,6 +52,9 @@ if TYPE_CHECKING:
 SECOND_WALK = 0.0001
 """What simulating a rule beside a table takes per node, in batches: 11 to 17 ns, by hand; a batch takes 5 us beside its
 rows at hidden size 128, 36 at 256, 290 at 512 (`edbc compile --profile`). A plan serves all sizes."""
+WALKS = {"chains": 0.00005, "critical": 0.00015, "sufficient": 0.00015}
+"""What a walk by a rule takes, in batches, for each type of each node and of each of its operands: 0.4 to 8 ns of
+`chains`, 0.5 to 19 of the others, the more the less of it fits a cache; batches of such graphs take 20 us and more."""
 UNSEEN_LIMIT = 0.01
 """Share of steps on unseen graphs that a table may leave to its fallback, as `unseen_share` estimates it."""
 CHECK = 50
@@ -322,6 +329,12 @@ def second_walks(policy: Policy, graphs: Sequence[Graph]) -> float:
     return SECOND_WALK * sum(graph.num_nodes for graph in above)
 
 
+def walks(rule: Policy, graphs: Sequence[Graph]) -> float:
+    """What walking by a rule takes on `graphs`, in batches: (5)."""
+    read = [len(np.unique(g.node_type)) * (g.num_nodes + len(g.operands)) for g in graphs]
+    return WALKS.get(rule.kind, 0.0) * sum(read)
+
+
 def no_worse_than_baselines(policy: Policy, graphs: Sequence[Graph]) -> Policy:
     """The policy, beside the best baseline where that costs less on `graphs`: (4)."""
     costs = {kind: total(Policy(kind, cost=policy.cost), graphs) for kind in BASELINES}
@@ -375,13 +388,14 @@ def select(
     The fixed rules COMPETING take part, as tables would that never depart from them, and the best baseline where it
     beats everything else (few tables were learned). Out is what costs more on `graphs` than the best baseline, and,
     where anything else is left, a table that only its rival keeps from that (4) or whose `unseen_share` of `validation`
-    is above UNSEEN_LIMIT. The record lists all candidates under `compared`, with their batches on each validation
-    graph. After `time_limit` seconds (`_Clock`) no further table
-    takes part, and the record says so; what is then chosen can be trained again without a clock.
+    is above UNSEEN_LIMIT. Where no table is asked for: (5). The record lists all candidates under `compared`,
+    with their batches on each validation graph. After `time_limit` seconds (`_Clock`) no further table takes part, and
+    the record says so; what is then chosen can be trained again without a clock.
     """
     cost = tuple(settings.get("cost", ()))
     results, is_cut = _candidates(graphs, validation, seeds, encodings, progress, _Clock(time_limit), settings)
-    results += [_of_rule(Policy(kind, cost=cost), graphs) for kind in COMPETING]
+    rules = COMPETING if encodings else (*COMPETING, "agenda")
+    results += [_of_rule(Policy(kind, cost=cost), graphs) for kind in rules]
     limit, baseline = min((total(Policy(kind, cost=cost), graphs), kind) for kind in BASELINES)
     if all(total(result.policy, graphs) > limit for result in results):
         results.append(_of_rule(Policy(baseline, cost=cost), graphs))
@@ -389,6 +403,10 @@ def select(
     spent = [held_out + second_walks(r.policy, validation) for r, (held_out, _) in zip(results, figures, strict=True)]
     within = [i for i in range(len(results)) if figures[i][1] <= limit]
     alone = [i for i in within if _stands_alone(results[i], graphs, limit)]
+    if not encodings:
+        told = validation or graphs
+        spent = [total(r.policy, told) + walks(r.policy, told) for r in results]
+        alone = [*range(len(results))]
     best = results[min(alone or within, key=lambda i: (spent[i], figures[i][1], results[i].record["unseen"] > 0))]
     compared = [
         _comparison(result, held_out, trained, validation)
