@@ -36,7 +36,7 @@ from edbc.capture.code.assigned import ANY, ITEMS
 from edbc.capture.code.automatic import MAX_OPERATIONS, NotACell, candidates, located, module_at, require_cell, shape_of
 from edbc.capture.code.closed import MOST_ITEMS, Closed, methods_of, names_of_cells
 from edbc.capture.code.hooks import computes_weight, hooks_of, num_hooks, refuse_hooks, refuse_hooks_of_all
-from edbc.capture.code.mark import is_cell
+from edbc.capture.code.mark import is_cell, is_closed
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
@@ -223,6 +223,7 @@ class ModelView:
         self._glance = _Glance([module for _, module in self._modules], self._changing)
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
+        self._has_recorded = False
         self._assigned: set[tuple[str, str]] = set()
         self.written: set[tuple[str, str]] = set()
         """Paths of modules, and names of all their attributes that forward has assigned to on shadows."""
@@ -438,6 +439,18 @@ class ModelView:
     def shadow(self, module: nn.Module, recorder: Recorder) -> nn.Module:
         """A copy of `module` with stand-ins for all tensors of the model. Raises ModelError when copying fails."""
         return self._copied(module, recorder).shadow
+
+    def take_what_was_left(self) -> None:
+        """For the first shadow of the whole model, let attributes that forward may assign be what eager execution has
+        left there since the view was made: no other shadow has others, and code that was proven closed reads none of
+        them. What was promised may."""
+        promised = any(is_cell(module) or is_closed(module) for _, module in self._modules)
+        if not (self._has_recorded or promised or self._glance.still_holds()):
+            for (_, module), before in zip(self._modules, self._state, strict=True):
+                now = _state(module, self._changing)
+                names = before.keys() & now.keys() & vars(module).keys()
+                before.update({name: now[name] for name in names if self.closed.may_assign(module, name)})
+        self._has_recorded = True
 
     def _copied(self, module: nn.Module, recorder: Recorder) -> _Spare:
         memo = _StandIns(module, recorder, self._tensors_by_id(module))
@@ -890,6 +903,7 @@ def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> t
     recorder = Recorder(table, home=home)
     recorder.tracer = view
     recorder.ragged = view.ragged
+    view.take_what_was_left()
     shadow = recorder.root = view.shadow(view.model, recorder)
     for path, module in list(shadow.named_modules()):
         if path and (is_cell(module) or is_leaf(module)):

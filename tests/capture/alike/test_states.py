@@ -106,3 +106,30 @@ def test_states_that_are_read_before_they_are_assigned() -> None:
         require_eager(net, drawn(vector, seed, 12))
 
     assert set(net.alike._moulds.values()) == {None}
+
+
+class Prepares(nn.Module):
+    """Makes what it needs when it is asked first, in code that is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.known, self.count = nn.Linear(SIZE, SIZE), None, 0
+
+    def forward(self, x: Any) -> Any:
+        try:
+            count = len(x)
+        except TypeError:
+            count = 0
+        if self.known is None or self.count != count:
+            self.known, self.count = torch.ones(SIZE), count
+            self.known += 1
+        return self.up(x) * self.known
+
+
+def test_what_eager_execution_has_left_before_the_first_call() -> None:
+    """It is the model's, not a change of what was bound."""
+    net = bound(seeded(Prepares), drawn(vector, 0, 4), rows=None)
+    net.model(drawn(vector, 1, 1)[0])
+
+    assert net.model.known is not None
+    require_eager(net, drawn(vector, 2, 4))
