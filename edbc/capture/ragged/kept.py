@@ -223,6 +223,15 @@ class Which(NamedTuple):
     keepdim: bool
 
 
+class Piled(NamedTuple):
+    """Place of a stack that nobody has made yet (`standins.lazy.Stack`): the last states of layers."""
+
+    items: tuple[One, ...]
+    cat: bool
+    at: int
+    call: tuple[Any, Any]
+
+
 class Form(NamedTuple):
     """What a call returns whose tensors are single values and stacks of rows, each where One or Rows says."""
 
@@ -333,6 +342,8 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[i
         kind = type(place)
         if kind is Which:
             return Indices(value(place.rows), *place[1:])
+        if kind is Piled:
+            return Stack(rec, [*map(value, place.items)], *place[1:])
         source = place.source
         if source >= 0:
             refs = results[source]
@@ -353,7 +364,7 @@ def _filled(rec: Recorder, item: Any, results: Sequence[range], flat: Sequence[i
 def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
     """A result with what a function gives for each place in it."""
     kind = type(item)
-    if kind is Rows or kind is One or kind is Many or kind is Which:
+    if kind is Rows or kind is One or kind is Many or kind is Which or kind is Piled:
         return value(item)
     return inside(lambda part: _placed(part, value), item)
 
@@ -361,7 +372,8 @@ def _placed(item: Any, value: Callable[[Any], Any]) -> Any:
 def _form(program: Program, result: Any) -> Form:
     """See `KeptCall.form`."""
     every: list[Any] = []
-    _placed(result, lambda place: every.append(place.rows if type(place) is Which else place))
+    _placed(result, lambda place: every.extend(
+        place.items if type(place) is Piled else [place.rows if type(place) is Which else place]))  # fmt: skip
     placed = [place for place in every if type(place) is not Many]
     count_of = [_count_of(program, place) for place in placed + [place for place in every if type(place) is Many]]
     nests: Kept[tuple[int, ...], Any] = Kept(MOST_NESTS)
@@ -1062,6 +1074,8 @@ class _Keeping:
             if register is None:
                 raise CannotKeep
             return One(self.result(register), item.slot)
+        if kind is Stack and item.whole is None:
+            return Piled(tuple(map(self.placed, item.items)), item.cat, item.at, item.call)
         if kind is Indices and type(item.of) is Ragged:
             return Which(self.placed(item.of), item.name, *item.arguments)
         if kind is Size:

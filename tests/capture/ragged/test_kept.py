@@ -23,7 +23,7 @@ import edbc
 from edbc.capture.ragged import kept as kept_calls
 from edbc.capture.ragged import rules
 from edbc.capture.ragged.expandloops import bounds, extent
-from edbc.capture.ragged.kept import NOT_KEPT, ByIndices, KeptCall, Remade
+from edbc.capture.ragged.kept import NOT_KEPT, ByIndices, KeptCall, Piled, Remade
 from edbc.capture.ragged.program import NONE
 from edbc.capture.ragged.together.forwards import FEW, MANY, MOST_KEYS
 from edbc.capture.record import calls
@@ -125,6 +125,28 @@ class Teaches(Closed):
         )
 
 
+class Labels(Closed):
+    """Tensors of one integer, of one dimension and of none: a label, a number that is looked up, one that is summed."""
+
+    def forward(self, graph):
+        x, (source, target) = self.words(graph["words"]), graph["edges"]
+        x = x + torch.zeros_like(x).index_add_(0, target, torch.tanh(x[source]))
+        scores = self.out(x.mean(0, keepdim=True))
+        kind = self.kinds(graph["label"]) + self.kinds(graph["number"])
+        return F.cross_entropy(scores, graph["label"]), scores[0, graph["label"]], (kind * x).sum(0) + graph["number"]
+
+
+def labelled(rng: Random) -> dict[str, Any]:
+    """A graph of some words or of one, with a label and a number."""
+    nodes, edges = rng.randint(1, 6), rng.randint(1, 9)
+    return {
+        "words": torch.tensor([rng.randrange(VOCAB) for _ in range(nodes)]),
+        "edges": torch.tensor([[rng.randrange(nodes) for _ in range(edges)] for _ in range(2)]),
+        "label": torch.tensor([rng.randrange(4)]),
+        "number": torch.tensor(rng.randrange(4)),
+    }
+
+
 def of_three(rng: Random) -> list[int]:
     """A sentence of three words or more."""
     return [*sentence(rng), 1, 2]
@@ -181,6 +203,27 @@ class PacksUnsorted(Closed):
         h, (last, _) = self.reader(packed)
         h, lengths = nn.utils.rnn.pad_packed_sequence(h, batch_first=True, total_length=x.size(1))
         return h[0].sum(0), last[:, packed.unsorted_indices][0], h.sum(1) / lengths
+
+
+class OfTexts(Closed):
+    """A forward that runs for each instance, as it looks at a text, and reads the last states of recurrent layers, of
+    one and of several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.RNN(HIDDEN, 5, batch_first=True), nn.LSTM(HIDDEN, 3, bidirectional=True)
+
+    def forward(self, text):
+        x = self.words(torch.tensor([len(word) for word in text.split()]))
+        _, state = self.one(x.unsqueeze(0))
+        h, (hidden, cells) = self.two(x)
+        last = torch.cat([hidden[-2], hidden[-1]])
+        return state[-1].squeeze(0), last, cells.sum(0), hidden, h.mean(0), cells.view(6)[1:]
+
+
+def text(rng: Random) -> str:
+    """Words of some lengths."""
+    return " ".join("w" * rng.randrange(1, VOCAB) for _ in range(rng.randint(1, 7)))
 
 
 class Begins(Closed):
@@ -472,7 +515,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
-    (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three),
+    (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three), (Labels, labelled),
 ]  # fmt: skip
 
 
@@ -505,6 +548,22 @@ def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], A
     net = of_model(kind(), make, rounds=1)
     kept = [v for k, v in net._idle[0][1].functions.items() if k[:2] == (KeptCall, "")]
     assert [type(call) for call in kept] == [KeptCall]
+
+
+def test_labels_do_not_tell_instances_apart() -> None:
+    """Those of a data set's graphs, which are tensors of one integer each."""
+    assert KeptCall in map(type, kept_forwards(of_model(Labels(), labelled, rounds=1)))
+
+
+def test_layers_whose_states_are_stacks_are_kept() -> None:
+    """Called in a forward that is not, of one layer and of two directions."""
+    calls = of_model(OfTexts(), text, rounds=2)._idle[0][1].functions.values()
+    assert [*filter(is_piled, [call.result for call in calls if type(call) is KeptCall])]
+
+
+def is_piled(place: Any) -> bool:
+    """Whether a stack is among what a call returns."""
+    return type(place) is Piled or (isinstance(place, tuple) and any(map(is_piled, place)))
 
 
 def test_a_forward_that_loops_over_rows_is_kept_for_each_length() -> None:

@@ -60,7 +60,7 @@ from edbc.capture.ragged.program import (
 )
 from edbc.capture.ragged.rows import constant_rows_of
 from edbc.capture.ragged.symbols import Index, Listed, Mask, Size, along_of, asked, vectors_of
-from edbc.capture.ragged.together.reading import Grid, Group, read, vectors_in, width_of
+from edbc.capture.ragged.together.reading import OF_ONE, Grid, Group, Label, read, vectors_in, width_of
 from edbc.capture.ragged.together.templates import with_patterns
 from edbc.capture.ragged.value import Drawn, Ragged
 from edbc.capture.ragged.whole.function import CHUNK, packed
@@ -539,6 +539,9 @@ class _Brought:
                 self.rows.append(([] if len(self.rows) in unread else [packed(*tensors)], 0, size))
             elif _is_of_indices(first):
                 of_indices.append((column, next(of_leaf)))
+            elif type(first) is Label:
+                next(of_leaf, None) if first.tensor.ndim else None
+                self.values.append([label.tensor for label in column])
             elif (at := rec.place_of_rows(first.shape, first.dtype)) >= 0:
                 self.rows.append(([] if len(self.rows) in unread else column, at, next(of_leaf)))
             else:
@@ -693,6 +696,8 @@ def _given(rec: Recorder, leaves: Sequence[Any], unread: frozenset[int] = frozen
             else:
                 rows = leaf.rows() if leaf.is_by_rows else packed(leaf.tensor)
                 given.rows.append(constant_rows_of(rec, rows, 0, False))
+        elif type(leaf) is Label:
+            given.values.append(rec.constant(leaf.tensor).ref)
         elif not _is_of_indices(leaf):
             at = rec.place_of_rows(leaf.shape, leaf.dtype)
             if at >= 0:
@@ -718,6 +723,10 @@ def _is_of_indices(leaf: Any) -> bool:
     return type(leaf) is list or (type(leaf) is torch.Tensor and leaf.dtype is torch.int64)
 
 
+def _may_be_label(leaf: torch.Tensor) -> bool:
+    return leaf.dtype is torch.int64 and leaf.shape in OF_ONE
+
+
 def _no_rows(rec: Recorder) -> Ragged:
     return Ragged(rec, range(0), rec.number(0, torch.int64).slot)
 
@@ -737,6 +746,10 @@ class _Shown(Shown):
         self.likes: list[Ragged | None] = []
         """The rows of these leaves, None for indices."""
         self.grids = {id(leaf.tensor): leaf for leaf in leaves if type(leaf) is Grid}
+        of_one = [
+            leaf for leaf in leaves if type(leaf) is Label or (type(leaf) is torch.Tensor and _may_be_label(leaf))
+        ]
+        self.are_labels = iter([type(leaf) is Label for leaf in of_one])
         self.noted: list[Noted] = []
         self.unseen: dict[Any, Unseen] = {}
         """By place."""
@@ -749,6 +762,9 @@ class _Shown(Shown):
                 vectors = [next(indices) for _ in range(vectors_in(rec, leaf))]
                 self.sizes.append(vectors[0].triple)
                 self.likes.append(None)
+            elif type(leaf) is Label:
+                self.sizes += [(0, 0, 1)] * leaf.tensor.ndim  # which nothing is as long as
+                self.likes += [None] * leaf.tensor.ndim
             elif rec.place_of_rows(leaf.shape, leaf.dtype) >= 0:
                 self.likes.append(like := next(rows))
                 self.sizes.append(triple(like.refs))
@@ -770,6 +786,8 @@ class _Shown(Shown):
             for _ in range(grid.at):
                 found = found.unsqueeze(0)
             return found
+        if _may_be_label(item) and next(self.are_labels):
+            return self.rec.constant(item)
         return symbolic_tensor(self.rec, item, self.rows, self.indices)
 
     def of_dict(self, item: dict[Any, Any]) -> dict[Any, Any]:

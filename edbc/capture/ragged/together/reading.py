@@ -2,14 +2,15 @@
 
 Definitions.
 
-(1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of them,
-    two vectors. An instance is keyed when it is a nest of tuples, lists, dicts and objects with leaves and plain
-    constants. Its key tells everything but the leaves' numbers, and sizes that are symbols. A matrix whose sizes are
-    those of other leaves, an adjacency matrix say, is a *grid*: its key tells which. Of an object that is what
-    closed code may read of it (`code.closed.Closed.fields`), and which earlier one it is; an integer there that is a
-    leaf's size is that size, and so is a tensor of one integer that is an earlier leaf's, which is then no leaf. What
-    a dict has by names that no forward has read so far, and in an instance that is a tuple what no forward has asked
-    anything (`forwards._Shown`), is no part of an instance.
+(1) A *leaf* of an instance is a tensor in it, or a list of integers, which is a vector of indices, or of pairs of
+    them, two vectors. A tensor of one integer is a *label*, no vector but a value, where its place has had no vector
+    of another size: a vector of one index is kept for no other. An instance is keyed when it is a nest of tuples,
+    lists, dicts and objects with leaves and plain constants. Its key tells everything but the leaves' numbers, and
+    sizes that are symbols. A matrix whose sizes are those of other leaves, an adjacency matrix say, is a *grid*: its
+    key tells which. Of an object that is what closed code may read of it (`code.closed.Closed.fields`), and which
+    earlier one it is; an integer there that is a leaf's size is that size, and so is a tensor of one integer that is
+    an earlier leaf's, which is then no leaf. What a dict has by names that no forward has read so far, and in an
+    instance that is a tuple what no forward has asked anything (`forwards._Shown`), is no part of an instance.
 (2) A *group* are instances of one key. What stands in one place of all their nests is a *column*, looked at by calls
     that loop in C. Instances are taken for one group until a column shows that they are not; then they are read anew,
     those that are equal there together. So what is found of an instance does not depend on others.
@@ -41,6 +42,8 @@ DEEPEST = 8
 _KIND = operator.attrgetter("shape", "dtype", "requires_grad", "is_cpu", "layout")
 _WIDTHS = frozenset(range(2, MOST_VECTORS + 1))
 _NESTS, _INTEGERS = {tuple, list}, {int}
+OF_ONE = frozenset((torch.Size(()), torch.Size((1,))))
+"""Shapes of what may be labels."""
 
 
 class Grid(NamedTuple):
@@ -60,6 +63,12 @@ class Grid(NamedTuple):
     def rows(self) -> torch.Tensor:
         """These rows."""
         return self.tensor.reshape(-1, *self.tensor.shape[self.at + 2 :])
+
+
+class Label(NamedTuple):
+    """A leaf that is a tensor of one integer, definition (1)."""
+
+    tensor: torch.Tensor
 
 
 @frozen
@@ -123,6 +132,8 @@ class _Reader:
         self.lengths: list[int] = []
         self.grids: list[tuple[int, int]] = []
         """Where what may be one stands in the parts, and the number of the leaf."""
+        self.of_labels: set[int] = set()
+        """Which of the sizes are those of labels."""
         self.addresses: list[Sequence[int]] = []
         """Of objects."""
 
@@ -165,6 +176,8 @@ class _Reader:
         for what, *of in self.rec.told_by:
             if what == "sizes" and of[0] == leaf:
                 (a, b), at = of[1:]
+                if not self.of_labels.isdisjoint((a, b)):
+                    continue
                 sizes = zip(shapes, self.sizes[a], self.sizes[b], strict=True)
                 if all(shape[at : at + 2] == (n, m) and math.prod(shape[:at]) == 1 for shape, n, m in sizes):
                     return (a, b), at
@@ -255,8 +268,14 @@ class _Reader:
         told: list[Any] = [*map(self.rec.leaf_kinds.get, kinds)]
         self.lengths.append(-1)
         if not all(told):
-            if any(shape == (1,) and dtype is torch.int64 for shape, dtype, *_ in kinds):
-                self.lengths[-1] = self.sizes_that_are([*map(_as_length, items)], -1)
+            place = "no length", len(self.leaves)
+            if place not in self.rec.told_by and any(
+                shape == (1,) and dtype is torch.int64 for shape, dtype, *_ in kinds
+            ):
+                numbers = [*map(_as_length, items)]
+                self.lengths[-1] = self.sizes_that_are(numbers, -1)
+                if self.lengths[-1] < 0 and max(numbers) > 1:
+                    self.rec.met[place] = None
             if self.lengths[-1] >= 0:
                 self.parts += Size, self.lengths[-1]
                 return
@@ -268,21 +287,28 @@ class _Reader:
         if parts is None:
             raise _NotKeyed
         self.parts += parts
+        leaves: Sequence[Any] = items
         if parts[0] is Grid:
             self.grids.append((len(self.parts) - 1, len(self.leaves)))
-        self.leaves.append(items)
+        elif parts[0] is Label:
+            leaves = [*map(Label, items)]
+            self.of_labels |= {len(self.sizes)} if sizes[0] else set()
+        elif parts[0] is Numbers and any(size != (1,) for size in sizes):
+            self.rec.met["vector", len(self.leaves)] = None
+        self.leaves.append(leaves)
         self.sizes += zip(*sizes, strict=True)
 
     def _told(self, item: torch.Tensor, kind: tuple[Any, ...], earlier: Sequence[int]) -> Any:
         """What `told` says, by kind, so that equal parts are one object: but for what is asked what is earlier."""
         known, shape, key = self.rec.leaf_kinds, kind[0], kind
+        is_label = not shape or ("vector", len(self.leaves)) not in self.rec.told_by
         if len(shape) > 1 and shape[-1] == shape[-2] and (item.requires_grad or self.is_of_rows(item)):
             key = *kind, shape[-1] in earlier, ("grid", len(self.leaves)) in self.rec.told_by
         elif shape == (1,):
-            key = *kind, False
+            key = *kind, is_label
         found = known.get(key)
         if found is None:
-            parts, sizes = self.told(item, earlier)
+            parts, sizes = self.told(item, earlier, is_label and shape in OF_ONE)
             found = known.add(key, (known.get(parts) or known.add(parts, parts) if parts else None, sizes))
         return found
 
@@ -290,13 +316,16 @@ class _Reader:
         """Whether a tensor may be rows."""
         return self.rec.place_of_rows(item.shape, item.dtype) >= 0
 
-    def told(self, item: torch.Tensor, earlier: Sequence[int]) -> tuple[tuple[Any, ...] | None, tuple[int, ...]]:
+    def told(self, item: torch.Tensor, earlier: Sequence[int],
+             is_label: bool) -> tuple[tuple[Any, ...] | None, tuple[int, ...]]:  # fmt: skip
         """What tells a tensor from others, None for one that is no leaf, and its sizes. A square one as long as an
         `earlier` leaf is a grid; where it is of as many columns as rows have elsewhere, if this leaf was one before
         that could be nothing else."""
         if not item.is_cpu or item.layout is not torch.strided:
             return None, ()
         shape, dtype = tuple(item.shape), item.dtype  # slices of torch.Size take twice the time of all of this
+        if dtype is torch.int64 and is_label:
+            return (Label, shape), shape
         if dtype is torch.int64:
             if len(shape) == 2 and shape[0] > 2 and shape[1] == 1:
                 self.rec.met[COLUMNS_MET] = None
