@@ -600,9 +600,10 @@ class Net:
                 capture_each(*leased, self.lexicon, list(self.exemplars()))
 
     def _follow_code(self) -> None:
-        """Record anew-made copies of the model's functions where a name in them means something else by now."""
+        """Record anew-made copies of the model's functions where a name in them means something else by now, and of
+        the model where somebody has set what forward may find set."""
         with self._lock:
-            if self.view.follow_code():
+            if self.view.follow_code() or self.view.follow_caches():
                 self._idle.clear()
                 self._vertex_program = None
                 self.__dict__.pop("alike", None)

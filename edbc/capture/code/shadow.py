@@ -40,7 +40,7 @@ from edbc.capture.code.mark import is_cell, is_closed
 from edbc.capture.code.rebind import Copies
 from edbc.capture.code.regions import Regions
 from edbc.capture.code.rewrite import LookUp
-from edbc.capture.forward.states import Memo, memories_of, memory_of
+from edbc.capture.forward.states import LEFT, Memo, memories_of, memory_of
 from edbc.capture.patterns.fusions import Fused
 from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import version_of
@@ -62,6 +62,7 @@ from edbc.capture.semantics.gradmode import watched_by
 from edbc.capture.semantics.randomness import NoRandomNumbers
 from edbc.capture.semantics.shapes import split_outputs
 from edbc.capture.semantics.stateless import derived_class, user_class
+from edbc.capture.standins.nests import is_plain
 from edbc.capture.standins.standin import (
     Lazy,
     Shared,
@@ -344,6 +345,27 @@ class ModelView:
         self._chosen, self._spare, self._as_written = {}, {}, None
         self.copies = self._copies(self._chosen_of)
         return True
+
+    def follow_caches(self) -> bool:
+        """Let instances find in caches what the model has now, where somebody else has set any of them since: a number,
+        text, None or tensor other than what mini-batches have left there (`LEFT`). False where nobody has."""
+        found = False
+        for module, held, seen in self._modules_with_caches:
+            left = LEFT.pop(module, {})
+            for name, before in seen.items():
+                seen[name] = now = vars(module).get(name, before)
+                is_other = now is not before and now is not left.get(name, seen) and _is_plain_state(now)
+                found |= is_other and not _is_same_value(now, held[name])
+        for _, held, seen in self._modules_with_caches if found else ():
+            held.update({name: now for name, now in seen.items() if _is_plain_state(now)})
+        return found
+
+    @functools.cached_property
+    def _modules_with_caches(self) -> list[tuple[nn.Module, dict[str, Any], dict[str, Any]]]:
+        """With what instances find, and what the modules had when that was last asked; those all of whose caches are
+        found as they were: one that stays as an instance left it says nothing of the others."""
+        found = [(module, self._caches[path]) for path, module in self._modules if self._caches[path]]
+        return [(module, of, {**of}) for module, of in found if self.closed.caches & vars(module).keys() == of.keys()]
 
     def module_of(self, operation: Operation) -> tuple[nn.Module, str, str]:
         """The module whose method a cell or module is, its path, and the method's name."""
@@ -849,6 +871,17 @@ class _Glance:
             and (list(map(len, self._hooks)) == self._hook_counts if self._has_hooks else not any(self._hooks))
             and (not self._holders or self._holds_same())
         )
+
+
+def _is_plain_state(item: Any) -> bool:
+    return type(item) is torch.Tensor or is_plain(item)
+
+
+def _is_same_value(one: Any, other: Any) -> bool:
+    """Whether two tensors, or two other plain values, cannot be told apart."""
+    if type(one) is not type(other):
+        return False
+    return torch.equal(one, other) if type(one) is torch.Tensor else bool(one == other)
 
 
 _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")

@@ -39,6 +39,7 @@ from edbc.capture.code.automatic import module_at
 from edbc.capture.code.mark import is_closed
 from edbc.capture.forward.forward import record
 from edbc.capture.forward.returned import Collected, Result, Stacked, collect_results, filled
+from edbc.capture.forward.states import leave
 from edbc.capture.ragged.expand import expanded
 from edbc.capture.record.functionalise import computed_of
 from edbc.capture.record.recorder import Recorder
@@ -110,7 +111,7 @@ class Left:
             if holding.get(of, key) is nest:
                 holding.put(of, key, self._filled(nest, results, made))
         for _, module, of_user, name in self.attributes:
-            of_user.__dict__[name] = module.__dict__[name]
+            leave(of_user, name, module.__dict__[name])
 
     def _filled(self, item: Any, results: Sequence[torch.Tensor], made: dict[int, Any]) -> Any:
         known = self.tensors.get(id(item))
@@ -143,7 +144,7 @@ class Assigned(NamedTuple):
     def write(self, results: Sequence[torch.Tensor]) -> None:
         """Let the user's model have them."""
         for path, name, nest in self.nests:
-            module_at(self.view.model, path).__dict__[name] = filled(nest, results, self.first, None)
+            leave(module_at(self.view.model, path), name, filled(nest, results, self.first, None))
 
 
 @dataclass(eq=False)

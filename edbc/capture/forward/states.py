@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _MISSING = object()
 _CONTAINERS = (list, dict)
+LEFT: WeakKeyDictionary[nn.Module, dict[str, Any]] = WeakKeyDictionary()
+"""What mini-batches have left on the user's modules, the last of each name, since somebody asked."""
 Own = dict[tuple[Any, str], Any]
 """Values of attributes, by namespace and name."""
 
@@ -87,6 +90,12 @@ class OwnAttributes:
         for key in self._objects:
             names = {*self._spaces[key], *self._before[key]} if self._names is None else self._names
             yield from [(key, name) for name in names]
+
+
+def leave(module: nn.Module, name: str, value: Any) -> None:
+    """Let the user's module have what forward assigned."""
+    vars(module)[name] = value
+    LEFT.setdefault(module, {})[name] = value
 
 
 @contextmanager

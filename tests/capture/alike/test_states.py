@@ -133,3 +133,44 @@ def test_what_eager_execution_has_left_before_the_first_call() -> None:
 
     assert net.model.known is not None
     require_eager(net, drawn(vector, 2, 4))
+
+
+class Prepared(nn.Module):
+    """A tensor that is made when it is asked first, a number beside it, and a mode that forward leaves once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.scale, self.length, self.mode = nn.Linear(SIZE, SIZE), None, 0, "plain"
+
+    def forward(self, x: Any) -> Any:
+        if self.scale is None or self.length != len(x):
+            self.scale, self.length = torch.arange(1.0, 1 + len(x)), len(x)
+        if self.mode == "once":
+            self.mode = "plain"
+        h = self.up(x * self.scale)
+        return h * 2 if self.mode == "twice" else h
+
+
+def test_what_somebody_sets_between_mini_batches_is_found() -> None:
+    """By hand, again and again, as by eager execution: that of a state which forward may find set."""
+    net = bound(seeded(Prepared), drawn(vector, 0, 4), rows=None)
+    changes = [("scale", torch.full((SIZE,), 3.0)), ("mode", "twice"), ("scale", None), ("mode", "once"),
+               ("mode", "twice"), ("mode", "plain"), ("length", 0), ("scale", torch.ones(SIZE))]  # fmt: skip
+    require_eager(net, drawn(vector, 1, 4))
+    for seed, (name, value) in enumerate(changes):
+        for _ in range(2):
+            setattr(net.model, name, value)
+            with torch.no_grad():
+                results = net(drawn(vector, seed, 4))
+            setattr(net.model, name, value)
+            require_eager(net, drawn(vector, seed, 4), results)
+
+
+def test_what_mini_batches_leave_costs_no_shadow() -> None:
+    """They leave what forward assigned on the model: it is none that somebody has set."""
+    net = bound(seeded(Prepared), drawn(vector, 0, 4), rows=None)
+    net(drawn(vector, 0, 4))
+    [shadow] = net._idle
+    for seed in range(3):
+        net(drawn(vector, seed, 4))
+    assert net._idle == [shadow]
