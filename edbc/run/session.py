@@ -603,7 +603,8 @@ class Net:
         """Record anew-made copies of the model's functions where a name in them means something else by now, and of
         the model where somebody has set what forward may find set."""
         with self._lock:
-            if self.view.follow_code() or self.view.follow_caches():
+            is_set = self.view.follow_caches()
+            if self.view.follow_code() or is_set:
                 self._idle.clear()
                 self._vertex_program = None
                 self.__dict__.pop("alike", None)

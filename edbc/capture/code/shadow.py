@@ -46,6 +46,7 @@ from edbc.capture.ragged.program import CannotKeep
 from edbc.capture.ragged.rows import version_of
 from edbc.capture.ragged.symbols import Index, Mask
 from edbc.capture.ragged.value import Ragged, changed_rows
+from edbc.capture.ragged.whole.recipes import are_equal
 from edbc.capture.ragged.whole.runs import Pairs
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.calls import recorded_call
@@ -355,7 +356,7 @@ class ModelView:
             for name, before in seen.items():
                 seen[name] = now = vars(module).get(name, before)
                 is_other = now is not before and now is not left.get(name, seen) and _is_plain_state(now)
-                found |= is_other and not _is_same_value(now, held[name])
+                found |= is_other and not are_equal(now, held[name])
         for _, held, seen in self._modules_with_caches if found else ():
             held.update({name: now for name, now in seen.items() if _is_plain_state(now)})
         return found
@@ -875,13 +876,6 @@ class _Glance:
 
 def _is_plain_state(item: Any) -> bool:
     return type(item) is torch.Tensor or is_plain(item)
-
-
-def _is_same_value(one: Any, other: Any) -> bool:
-    """Whether two tensors, or two other plain values, cannot be told apart."""
-    if type(one) is not type(other):
-        return False
-    return torch.equal(one, other) if type(one) is torch.Tensor else bool(one == other)
 
 
 _SHAPE, _DTYPE = operator.attrgetter("shape"), operator.attrgetter("dtype")

@@ -166,11 +166,43 @@ def test_what_somebody_sets_between_mini_batches_is_found() -> None:
             require_eager(net, drawn(vector, seed, 4), results)
 
 
+class Turns(nn.Module):
+    """Keeps what it has computed for the last length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.length, self.turned = None, None
+        self.register_buffer("speed", torch.tensor(0.5))
+
+    def forward(self, x: Any) -> Any:
+        if len(x) != self.length:
+            self.length, self.turned = len(x), torch.cos(torch.arange(len(x)) * self.speed)
+        return x * self.turned
+
+
+def of_some_length(rng: Random) -> torch.Tensor:
+    return vector(rng, rng.randint(2, 5))
+
+
 def test_what_mini_batches_leave_costs_no_shadow() -> None:
-    """They leave what forward assigned on the model: it is none that somebody has set."""
-    net = bound(seeded(Prepared), drawn(vector, 0, 4), rows=None)
-    net(drawn(vector, 0, 4))
+    """They leave what forward assigned on the model: it is none that somebody has set, as eager execution has."""
+    net = bound(seeded(Turns), drawn(of_some_length, 0, 6), rows=None)
+    net(drawn(of_some_length, 0, 4))
     [shadow] = net._idle
-    for seed in range(3):
-        net(drawn(vector, seed, 4))
+    for seed in range(1, 4):
+        net(drawn(of_some_length, seed, 4))
+    assert net.model.length is not None
     assert net._idle == [shadow]
+
+    net.model(torch.ones(6))
+    require_eager(net, drawn(of_some_length, 4, 4))
+    assert net._idle != [shadow]
+
+
+def test_what_is_set_anew_is_another_where_numbers_or_dtypes_differ() -> None:
+    """A tensor that is equal in both is none, though it is another object."""
+    net = bound(seeded(Prepared), drawn(vector, 0, 4), rows=None)
+    threes = torch.full((SIZE,), 3.0)
+    for scale, is_another in ((threes, True), (threes.clone(), False), (threes.long(), True), (None, True)):
+        net.model.scale = scale
+        assert net.view.follow_caches() is is_another

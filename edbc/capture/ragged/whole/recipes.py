@@ -169,10 +169,11 @@ def sizes_of(tensor: torch.Tensor, places: Sequence[int]) -> tuple[int, ...]:
 
 
 def are_equal(one: Any, other: Any) -> bool:
-    """Whether two results are the same, of the same kind."""
+    """Whether two results are the same, of the same kind, where they have numbers to compare."""
     if type(one) is not torch.Tensor or type(other) is not torch.Tensor:
         return type(one) is type(other) and bool(one == other)
-    return one.dtype is other.dtype and one.shape == other.shape and torch.equal(one, other)
+    is_like = one.dtype is other.dtype and one.shape == other.shape and one.device == other.device
+    return is_like and not one.is_meta and torch.equal(one, other)
 
 
 def worked_out(recipe: Recipe, counts: Sequence[Count]) -> WorkedOut:
