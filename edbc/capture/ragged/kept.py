@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from edbc.base.kept import Kept
+from edbc.capture.code.automatic import shape_of
 from edbc.capture.forward.returned import Result, Stacked
 from edbc.capture.ragged.program import (
     EACH,
@@ -473,12 +474,12 @@ def _is_keyed_tensor(rec: Recorder, item: Any, parts: list[Any], given: Given) -
 
 
 def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: nn.Module, args: tuple[Any, ...],
-               kwargs: dict[str, Any], written: tuple[Any, ...] | None = None) -> Any:  # fmt: skip
-    """A call of closed code with ragged arguments, as one run where it is known; else of arguments as `written`."""
+               kwargs: dict[str, Any], written: tuple[Any, ...]) -> Any:  # fmt: skip
+    """A call of closed code with ragged arguments, as one run where it is known; else of arguments as `written`, the
+    caller's own lists among them."""
     given = Given.none()
     parts: list[Any] = [KeptCall, path, module.training]
     args = tuple([x.materialise() if type(x) is Stack and len(x.items) == 1 else x for x in args])
-    written = args if written is None else written
     told, tells_lengths = _told(rec, args)
     if not can_keep(rec) or kwargs or rec.keeping or not is_keyed(rec, told, parts, given):
         return function(module, *written, **kwargs)  # in one that is being kept, which has to know what this one asks
@@ -501,8 +502,24 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
     own = (t.shown(rec, args) if type(t) is Uniform else x for x, t in zip(args, told, strict=True))
     shown = tuple(x if type(t) is str or type(t) is Uniform else _symbolic(rec, x, rows, indices)
                   for x, t in zip(own, told, strict=True))  # fmt: skip
-    call = lambda of: function(module, *of)  # noqa: E731
+    before, lists = shape_of(shown), {id(x) for x in _lists(shown)}
+
+    def call(of: Any) -> Any:
+        result = function(module, *of)
+        if of is shown and lists and (shape_of(of) != before or any(id(x) in lists for x in _lists(result))):
+            raise CannotKeep  # the caller's own list is to change, or to come back
+        return result
+
     return first_whole_call(rec, key, given.sizes(), by_sizes, given, call, (shown, written))
+
+
+def _lists(item: Any) -> Iterator[list[Any]]:
+    """The lists in a nest."""
+    if isinstance(item, list):
+        yield item
+    if isinstance(item, list | tuple | dict):
+        for x in item.values() if isinstance(item, dict) else item:
+            yield from _lists(x)
 
 
 NO_ROWS = "no rows"

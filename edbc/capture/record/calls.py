@@ -146,8 +146,11 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             if _has_recorded((result,)):
                 recorder.of_more.add(path)
             return result
-        own = args
-        if recorder.ragged and has_ragged(args := adopted_all(recorder, args), kwargs):
+        written = own = args
+        if recorder.ragged:
+            args = adopted_all(recorder, own)
+            written = own if recorder.tracer.leaves_own else _as_written(own, args)
+        if recorder.ragged and has_ragged(args, kwargs):
             rows = cell_rows(recorder, self, args) if inside and not kwargs else None
             if rows is not None:
                 one = lambda *values: general(self, regrouped(args, values), {})  # noqa: E731
@@ -155,14 +158,14 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             elif inside is None:
                 recorder.taken.add(path)
             assert run is not None
-            return whole_call(recorder, path, run, self, args, kwargs, own if recorder.tracer.leaves_own else None)
+            return whole_call(recorder, path, run, self, args, kwargs, written)
         if recorder.symbolic and any(issubclass(type(x), _OF_SIZES) for x in _leaves((args, kwargs), _NESTS)):
             assert run is not None
-            return run(self, *args, **kwargs)
+            return run(self, *written, **kwargs)
         if inside and kind == "module":
             tensors = [x for x in _leaves((args, kwargs), _NESTS) if isinstance(x, (Value, *_OPERANDS))]
             if tensors and all(map(is_matrix, tensors)):  # a function of parameters alone, not a node of each instance
-                return inside(self, *args, **kwargs)
+                return inside(self, *written, **kwargs)
         key = _form_of((args, kwargs))
         form = forms.get(key)
         recorded = None
@@ -185,13 +188,13 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         if otherwise is None:
             try:
                 if asks:
-                    return inside(self, *args, **kwargs)  # type: ignore[misc]
+                    return inside(self, *written, **kwargs)  # type: ignore[misc]
                 result = recorder.call(path, kind, self, args, kwargs)
             except AsksForValue:
                 if asks or inside is None or kind == "cell":
                     raise
                 asks = True
-                return inside(self, *args, **kwargs)
+                return inside(self, *written, **kwargs)
             except SharesMemory as shares:
                 why = str(shares)
         elif is_cellable(args, kwargs):
@@ -204,7 +207,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         else:
             why = "it is given more than tensors, nests of them, numbers and texts"
         if why:  # only now: an exception keeps what the call held
-            return as_written(why, self, args, kwargs)
+            return as_written(why, self, written, kwargs)
         entry = recorder.table.entries[recorder.entries[-1]]
         if places and places not in lifted and float not in map(type, entry.operation.template[0]):
             lifted.add(places)
@@ -316,6 +319,15 @@ def _form_of(item: Any) -> Any:
     if kind is dict:
         return (kind, *item, *map(_form_of, item.values()))
     return (kind, item if item or kind is not float else repr(item)) if _is_fixed(item) else Hole
+
+
+def _as_written(args: tuple[Any, ...], adopted: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Arguments for code that runs as it is written: adopted, but for lists, which it may change."""
+    return tuple([x if _holds_list(x) else y for x, y in zip(args, adopted, strict=True)])
+
+
+def _holds_list(item: Any) -> bool:
+    return type(item) is list or (type(item) is tuple and any(map(_holds_list, item)))
 
 
 def _glance(args: tuple[Any, ...]) -> tuple[Any, ...]:

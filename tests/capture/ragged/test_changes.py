@@ -174,3 +174,79 @@ def test_a_change_that_nobody_sees_leaves_rows(kind: type[Net3]) -> None:
 def test_a_change_that_others_see_is_eagers(kind: type[Net3]) -> None:
     """By another name, through a view, as another argument, in a list, by what a module keeps."""
     checked(kind)
+
+
+class Appends(Net3):
+    """A list that a method gets and changes is its caller's, whether the call may be kept or not."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        states = [self.inner(x)]
+        for number in range(3):
+            self.step(states, number)
+        return [h.sum(0) for h in states]
+
+    def step(self, states: list[Any], number: int) -> Any:
+        states.append(self.out(states[-1]) * (number + 1))
+
+
+class AppendsAndReturns(Appends):
+    def forward(self, x: torch.Tensor) -> Any:
+        states, h = [], self.inner(x)
+        for _ in range(3):
+            h = self.step(states, h)
+        return [h.sum(0) for h in states]
+
+    def step(self, states: list[Any], h: Any) -> Any:
+        h = self.out(h)
+        states.append(h)
+        return h * 2
+
+
+class Pops(Appends):
+    def step(self, states: list[Any], number: int) -> Any:
+        h = states.pop()
+        states.append(self.out(h))
+        states.insert(0, h * number)
+
+
+class Puts(Appends):
+    def step(self, states: list[Any], number: int) -> Any:
+        states[0] = torch.tanh(self.out(states[0]) * number)
+        return self.out(states[0])
+
+
+class GivesBack(Appends):
+    def forward(self, x: torch.Tensor) -> Any:
+        states = [self.inner(x)]
+        for _ in range(2):
+            same, h = self.step(states, states[-1])
+            same.append(h)
+        return [h.sum(0) for h in states]
+
+    def step(self, states: list[Any], h: Any) -> Any:
+        return states, self.out(h)
+
+
+class InATuple(Appends):
+    def forward(self, x: torch.Tensor) -> Any:
+        states = [x]
+        for number in range(2):
+            self.step((states, number), self.inner(x))
+        return [h.sum(0) for h in states]
+
+    def step(self, given: tuple[list[Any], int], h: Any) -> Any:
+        states, number = given
+        states.append(self.out(h) + number)
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("kind", [Appends, AppendsAndReturns, Pops, Puts, GivesBack, InATuple])
+def test_a_list_that_a_method_changes_is_its_callers(kind: type[Net3], is_open: bool) -> None:
+    """Calls whose matrices had rows of every length got copies of their lists."""
+
+    class Open(kind):  # type: ignore[misc,valid-type]
+        def forward(self, x: torch.Tensor) -> Any:
+            return super().forward(torch.tensor([[float(text) for text in str(row)[1:-1].split(", ")]
+                                                 for row in x.tolist()]))  # fmt: skip
+
+    checked(Open if is_open else kind)
