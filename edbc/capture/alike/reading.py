@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from edbc.capture.standins.nests import is_named, places_once
+from edbc.capture.standins.nests import is_named, is_of_texts, places_once
 from edbc.capture.standins.standin import PLAIN
 
 DEEPEST = 8
@@ -140,18 +140,20 @@ class _Reader:
         return _not_keyed(items) if fields is None else self.objects(kind, fields, items, depth)
 
     def dicts(self, items: Sequence[Any], depth: int) -> Column:
-        """With keys that are all texts, or all integers. Others are not compared: they may be tensors."""
+        """With keys that are all texts, or tuples of them, or all integers. Others are not compared: they may be
+        tensors."""
         names: list[Any] = [*map(tuple, items)]
         kinds = {*map(type, itertools.chain.from_iterable(items))}
         if kinds - {str, int}:
-            are_named = [{*map(type, of)} <= {str, int} for of in names]
-            return _by_group(items, are_named, lambda of: self.dicts(of, depth))
+            are_named = [all(type(key) is int or is_of_texts(key) for key in of) for of in names]
+            if not all(are_named):
+                return _by_group(items, are_named, lambda of: self.dicts(of, depth))
         if kinds - {str}:
             names = [(*of, *map(type, of)) for of in names]
         if names.count(names[0]) < len(names):
             return _by_group(items, names, lambda of: self.dicts(of, depth))
         keys = tuple(items[0])
-        if len(items[0]) > MOST_ITEMS or {*map(type, keys)} not in ({str}, {int}, set()):
+        if len(keys) > MOST_ITEMS or (int in (of_keys := {*map(type, keys)}) and len(of_keys) > 1):
             return _not_keyed(items)
         columns = [self.column([item[key] for item in items], depth - 1) for key in keys]
         return _joined((dict, *names[0]), columns, len(items))

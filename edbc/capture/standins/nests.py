@@ -75,6 +75,11 @@ def is_named(kind: Any) -> bool:
     return kind.__mro__ == (kind, tuple, object) and fields is not None and public == set(fields)
 
 
+def is_of_texts(key: Any) -> bool:
+    """Whether what names an entry of a dict is a text, or some in a tuple, as kinds of edges between kinds of nodes."""
+    return type(key) is str or (type(key) is tuple and all(type(part) is str for part in key))
+
+
 def places_once(addresses: Sequence[Any]) -> tuple[int, ...]:
     """Which of several things each is, in the order in which they come first; nothing where none comes twice."""
     once = dict.fromkeys(addresses)

@@ -147,6 +147,32 @@ def labelled(rng: Random) -> dict[str, Any]:
     }
 
 
+class KindsOfEdges(Closed):
+    """Messages along edges that a dict has by the kinds of what they join."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ways = nn.ModuleDict({"has": nn.Linear(HIDDEN, HIDDEN), "in": nn.Linear(HIDDEN, HIDDEN)})
+
+    def forward(self, graph):
+        nodes = {kind: self.words(ids) for kind, ids in graph["nodes"].items()}
+        found = {kind: h * 1.5 for kind, h in nodes.items()}
+        for (begin, way, end), (source, target) in graph["edges"].items():
+            found[end] = found[end].index_add(0, target, self.ways[way](nodes[begin])[source])
+        return self.out(found["a"].sum(0) + found["b"].relu().sum(0))
+
+
+def of_kinds(rng: Random) -> dict[str, Any]:
+    """Such a graph."""
+    counts = {kind: rng.randint(2, 6) for kind in "ab"}
+    joined = {key: rng.randint(2, 6) for key in [("a", "has", "b"), ("b", "in", "a")]}
+    return {
+        "nodes": {kind: torch.tensor([rng.randrange(VOCAB) for _ in range(n)]) for kind, n in counts.items()},
+        "edges": {key: torch.tensor([[rng.randrange(counts[kind]) for _ in range(n)] for kind in (key[0], key[2])])
+                  for key, n in joined.items()},
+    }  # fmt: skip
+
+
 def of_three(rng: Random) -> list[int]:
     """A sentence of three words or more."""
     return [*sentence(rng), 1, 2]
@@ -515,7 +541,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (Named, named), (Positions, sentence), (OfObjects, data), (OfPairs, pairs), (Recurs, sentence), (Packs, sentence),
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
-    (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three), (Labels, labelled),
+    (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three), (Labels, labelled), (KindsOfEdges, of_kinds),
 ]  # fmt: skip
 
 
@@ -542,7 +568,7 @@ def flat(nest: Any) -> Any:
                                            (OtherWords, sentence), (Weighs, weighed),
                                            (Catalogue, column), (PacksUnsorted, sentence),
                                            (Begins, sentence), (BehindACache, sentence),
-                                           (Teaches, of_three)])  # fmt: skip
+                                           (Teaches, of_three), (KindsOfEdges, of_kinds)])  # fmt: skip
 def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], Any]) -> None:
     """Where nothing but rows and indices is asked for, forward is one run for graphs of all sizes."""
     net = of_model(kind(), make, rounds=1)

@@ -17,7 +17,7 @@ from edbc.capture.forward.returned import Result, Run, Stacked, filled, filler_o
 from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.symbols import COLUMNS_MET, ENDS_MET
 from edbc.capture.ragged.together.forwards import _integers
-from edbc.capture.ragged.together.reading import DEEPEST, Grid, read, vectors_in, width_of
+from edbc.capture.ragged.together.reading import DEEPEST, Grid, Label, read, vectors_in, width_of
 
 
 class Named(NamedTuple):
@@ -64,6 +64,7 @@ def item(rng: Random, depth: int = 0) -> Any:
             lambda: tuple(parts),
             lambda: dict(zip("abc", parts, strict=False)),
             lambda: dict(zip((1, "b", "c"), parts, strict=False)),
+            lambda: dict(zip((("a", "b"), "a", ("a", 1)), parts, strict=False)),
             lambda: Named(item(rng, depth + 1), n),
             lambda: SimpleNamespace(x=numbers, n=n, m=rng.randint(1, 3), y=item(rng, depth + 1)),
         ] * 2
@@ -72,7 +73,7 @@ def item(rng: Random, depth: int = 0) -> Any:
 
 def same(a: Any, b: Any) -> bool:
     """Whether leaves are the same objects."""
-    tensors = [[x.tensor if type(x) is Grid else x for x in of] for of in (a, b)]
+    tensors = [[x.tensor if type(x) in (Grid, Label) else x for x in of] for of in (a, b)]
     return len(a) == len(b) and all(x is y for x, y in zip(*tensors, strict=True))
 
 
@@ -114,12 +115,15 @@ def test_what_a_key_tells() -> None:
     assert key((torch.zeros(2, 3), 1)) == key((torch.ones(9, 3), 1)) != key((torch.ones(9, 3), True))
     assert key(("a", 1.5)) != key(("a", 2.5))
     assert key([]) != key(())
+    assert None is not key({("a", "b"): 1}) == key({("a", "b"): 1}) != key({"a": 1}) != key({("a",): 1})
     nested: Any = [1, 2]
     for _ in range(DEEPEST):
         nested = (nested,)
     assert key(nested) is not None
     assert key((nested,)) is None
-    assert [key(x) for x in (object(), 0.0, float("nan"), {1: 2}, torch.zeros(2, dtype=torch.bool))] == [None] * 5
+    assert [key(x) for x in (object(), 0.0, float("nan"), {1: 2}, {("a", 1): 2}, torch.zeros(2, dtype=torch.bool))] == [
+        None
+    ] * 6
     assert read(rec, False, []) == []
 
 
@@ -285,7 +289,7 @@ def test_lists_of_elements_are_lists() -> None:
 
 
 OF_LISTS = {"is a list": True, "is no tensor": True, "has a length": True, "is sliced": True, "takes rows": True,
-            "has its methods": False, "has no shape": False, "is added to": False, "is repeated": False,
+            "has its methods": False, "has no shape": False, "is added to": True, "is repeated": False,
             "is compared": False}  # fmt: skip
 """What code asks of a list, and whether what it records then serves other lists."""
 

@@ -31,7 +31,7 @@ from edbc.capture.ragged.kept import KeptCall
 from edbc.capture.ragged.program import Numbers
 from edbc.capture.ragged.symbols import COLUMNS_MET, ENDS_MET, MOST_VECTORS, Size, along_of
 from edbc.capture.ragged.value import Ragged
-from edbc.capture.standins.nests import is_named, places_once
+from edbc.capture.standins.nests import is_named, is_of_texts, places_once
 from edbc.capture.standins.standin import PLAIN
 
 if TYPE_CHECKING:
@@ -215,8 +215,8 @@ class _Reader:
         if kind is tuple or kind is list or kind is dict or is_named(kind):
             parts += kind, _one([*map(len, items)])
             if kind is dict:
-                if not _one([{str} == {*map(type, item)} for item in items]):  # tensors are not to be compared
-                    raise _NotKeyed
+                if not _one([{str} == {*map(type, item)} or all(map(is_of_texts, item)) for item in items]):
+                    raise _NotKeyed  # tensors are not to be compared
                 parts += (names := _one([*map(tuple, items)]))
                 unread = self.rec.unread_names.get(names)
                 items = [item.values() for item in items]
