@@ -53,6 +53,8 @@ from edbc.capture.standins.told import Leaf
 
 MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
+MAX_OPENED = 1024
+"""Calls of one module that are known to be no cells: an integer may be another in each."""
 MAX_FORMS = 32
 """Of one module: numbers of children, of which there are few."""
 _Call = Callable[..., Any]
@@ -202,7 +204,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
                 result = recorder.call(path, kind, self, args, kwargs, _recorded(args, kwargs))
             except NotACell as no_cell:
                 why = str(no_cell)
-                if not kwargs and (slots := _slots_of(args)):
+                if not kwargs and len(opened) < MAX_OPENED and (slots := _slots_of(args)):
                     opened[_glance(args), slots] = why
         else:
             why = "it is given more than tensors, nests of them, numbers and texts"
@@ -335,14 +337,18 @@ def _glance(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([(type(x), len(x)) if type(x) is list or type(x) is tuple else None for x in args])
 
 
-def _slots_of(args: tuple[Any, ...]) -> tuple[Slot, ...] | None:
-    """Slots of arguments that are recorded, and lists and tuples of such: None of others."""
-    slots = []
+def _slots_of(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Slots of arguments that are recorded, lists and tuples of such, and constants; None of others."""
+    slots: list[Any] = []
     for item in args:
         for leaf in item if type(item) is list or type(item) is tuple else (item,):
-            if type(leaf) is not Value:
+            kind = type(leaf)
+            if kind is Value:
+                slots.append(leaf.slot)
+            elif kind in _CONSTANTS:
+                slots += kind, leaf
+            else:
                 return None
-            slots.append(leaf.slot)
     return tuple(slots)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 from typing import Any
 
 import pytest
@@ -424,3 +425,45 @@ def test_calls_that_are_no_cells_are_asked_once(monkeypatch: pytest.MonkeyPatch)
     [((_, why), number)] = net.calls_without_nodes().items()
     assert number == 2 * sum(count == 1 for of in others for count in Counter(j for _, j in of.edges).values())
     assert "1 operations" in why
+
+
+class Gathers(nn.Module):
+    """What gathers the states of those before is a cell of several, and hands back a single one; it gets a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up, self.gate = nn.Embedding(9, SIZE), nn.Linear(2 * SIZE, 3 * SIZE), nn.Linear(2 * SIZE, SIZE)
+
+    def forward(self, dag: list[list[int]]) -> Any:
+        states, cells = [], []
+        for word, before in enumerate(dag):
+            x = self.words.weight[word]
+            if before:
+                h, c = torch.stack([states[i] for i in before]), torch.stack([cells[i] for i in before])
+                gates = torch.sigmoid(self.gate(torch.cat([x.expand(len(before), -1), h], 1)))
+                total, c = h.sum(0), (gates * c).sum(0)
+            else:
+                total = c = torch.zeros(SIZE)
+            i, o, u = self.up(torch.cat([x, total])).chunk(3)
+            c = c + torch.sigmoid(i) * torch.tanh(u)
+            states.append(torch.sigmoid(o) * torch.tanh(c))
+            cells.append(c)
+        return torch.stack(states).mean(0)
+
+
+def test_calls_that_are_no_cells_are_asked_once_though_they_get_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where a number is beside what is recorded."""
+    rng = Random(0)
+    dags = [[[j for j in range(i) if rng.random() < 0.35] for i in range(rng.randint(5, 9))] for _ in range(24)]
+    model = seeded(Gathers)
+    net = bound(model, dags, "auto")
+    net.alike = None
+    net(dags)
+    asked, call = [], recorders.Recorder.call
+    monkeypatch.setattr(
+        recorders.Recorder, "call", lambda *args, **kwargs: (asked.append(args[1]), call(*args, **kwargs))[1]
+    )
+
+    torch.testing.assert_close(net(dags[::-1]), [model(dag) for dag in dags[::-1]])
+    assert asked == []
+    assert [*net.calls_without_nodes().values()] == [sum(len(before) == 1 for dag in dags for before in dag)]
