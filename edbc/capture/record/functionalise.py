@@ -281,10 +281,14 @@ class Changes:
         columns = self.rec.joined.get(key)
         if columns is not None:
             return _joined(self.rec, content, *columns, new)
-        positions = self.rec.positions.get(key)
-        if positions is None:
-            positions = self.rec.positions[key] = _positions(path, tuple(content.shape))
-        return self.rec.function(written, (content, positions, new), {}, "written")
+        known = self.rec.positions.get(key)
+        if known is None:
+            found = _shown_by_numbers(path, content)
+            known = self.rec.positions[key] = found or (None, _positions(path, tuple(content.shape)))
+        shape, where = known
+        if shape is None:
+            return self.rec.function(written, (content, where, new), {}, "written")
+        return self.rec.function(replaced, (content, where, new, shape), {}, "replaced")
 
     # --- fresh tensors ---------------------------------------------------------------------------------------------
 
@@ -565,6 +569,30 @@ def _is_among(tensor: torch.Tensor, tree: Any) -> bool:
 def written(whole: torch.Tensor, positions: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """`whole` with the elements at some positions, counted in the order of its elements, replaced."""
     return whole.reshape(-1).scatter(0, positions.reshape(-1), new.reshape(-1)).view(whole.shape)
+
+
+def replaced(whole: torch.Tensor, is_shown: torch.Tensor, new: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The same where of each dimension one number is shown or all, which `is_shown`, 0 elsewhere, tells: element-wise,
+    and so native. `shape` is that of what is shown, with its dimensions of one."""
+    return torch.where(is_shown != 0, new.reshape(shape), whole)
+
+
+def _shown_by_numbers(path: tuple[View, ...], content: Value) -> tuple[tuple[int, ...], torch.Tensor] | None:
+    """What `replaced` is given of a single step of indexing that shows one number of some dimensions, else None."""
+    if len(path) != 1 or path[0].function is not torch.Tensor.__getitem__ or not content.dtype.is_floating_point:
+        return None
+    index = path[0].template[0][1]
+    steps, sizes = index if type(index) is tuple else (index,), tuple(content.shape)
+    if len(steps) > len(sizes) or not {*map(type, steps)} <= {int, slice}:
+        return None
+    cut = [d for d, step in enumerate(steps) if step != slice(None)]
+    if any(
+        type(step) is slice and len(range(*step.indices(sizes[d]))) != 1 for d, step in enumerate(steps) if d in cut
+    ):
+        return None
+    is_shown = torch.zeros([size if d in cut else 1 for d, size in enumerate(sizes)], dtype=content.dtype)
+    is_shown[tuple(steps)] = 1
+    return tuple(1 if d in cut else size for d, size in enumerate(sizes)), is_shown
 
 
 def _columns(path: tuple[View, ...], shape: tuple[int, ...]) -> tuple[int, range] | None:

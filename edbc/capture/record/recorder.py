@@ -279,7 +279,7 @@ class Recorder:
         self.is_view: dict[int, bool] = {}
         self.is_apart: dict[int, bool] = {}
         """What `functionalise` knows of entries."""
-        self.positions: dict[Any, torch.Tensor] = {}
+        self.positions: dict[Any, tuple[tuple[int, ...] | None, torch.Tensor]] = {}
         self.joined: dict[Any, tuple[int, range] | None] = {}
         """What writing through a chain of views writes to, by the content's slot and the chain."""
         self.instance = 0
