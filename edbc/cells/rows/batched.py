@@ -38,6 +38,8 @@ OfRow = Callable[..., Sequence[torch.Tensor]]
 """Of parameters and a row's operands, what is computed of them alone."""
 COUNTS = (2, 3)
 """Definition (1)."""
+MOST_PRODUCTS = 2**20
+"""Numbers between the two products of a bilinear function, at most: 4 MB of float32."""
 _SHAPES = frozenset("view _unsafe_view reshape _reshape_alias unsqueeze squeeze squeeze_ alias".split())
 """Definition (2)."""
 
@@ -361,6 +363,24 @@ def _einsum(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shar
     return [call(f"{','.join(terms)}->{letter}{result}", *fill((operands, {}), seen, shared)[0])]
 
 
+def _bilinear(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:
+    """Rows of both are batches to it. As a product with all matrices at once and one for each row: torch's own takes a
+    tenth of a millisecond for the least, and five to ten times as long for up to 16 rows."""
+    args, kwargs = fill(template, seen, shared)
+    if kwargs or len(seen) != 2 or any(type(x) is not Hole for x in template[0][:2]):
+        raise _NoFormError
+    left, right, weight, *rest = args
+    bias = rest[0] if rest else None
+    num_out, num_left, num_right = weight.shape
+    most = max(1, MOST_PRODUCTS // (num_out * num_left))
+    found = [
+        torch.bmm(x.unsqueeze(1), (y @ weight.reshape(-1, num_right).t()).view(-1, num_out, num_left).mT).squeeze(1)
+        for x, y in zip(left.reshape(-1, num_left).split(most), right.reshape(-1, num_right).split(most), strict=True)
+    ]
+    result = (found[0] if len(found) == 1 else torch.cat(found)).view(*left.shape[:-1], num_out)
+    return [result if bias is None else result + bias]
+
+
 def _recurrent(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:
     """Of one sequence, `(length, 1, size)`, and its first states: `(n, length, 1, size)` is `(length, n, size)`; of
     `(1, length, size)`, which is `(n, length, size)`."""
@@ -393,6 +413,7 @@ def _recurrent_cell(call: Callable[..., Any], template: Any, seen: Tensors, shar
 
 
 _FORMS: dict[str, Own] = {
+    "bilinear": _bilinear,
     "conv2d": _convolution,
     "einsum": _einsum,
     "linear": _linear,

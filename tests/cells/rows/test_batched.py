@@ -144,6 +144,8 @@ CALLS = {
     "an equation": (torch.einsum, (("ij,kj->ik", INPUT, OTHER), {}), [(3, 2), (4, 2)], [(), ()]),
     "an equation's implied result": (torch.einsum, (("ij,j", INPUT, OTHER), {}), [(3, 2), (2,)], [(), ()]),
     "an equation with a parameter": (torch.einsum, (("bi,ij->bj", INPUT, MATRIX), {}), [(3, 2)], [()]),
+    "a bilinear function": (F.bilinear, ((INPUT, OTHER, LINE, BIAS), {}), [(3,), (3,)], [(), ()]),
+    "a bilinear function of rows": (F.bilinear, ((INPUT, OTHER, LINE), {}), [(2, 3), (2, 3)], [(), ()]),
     "every pair": (torch.outer, ((INPUT, OTHER), {}), [(3,), (2,)], [(), ()]),
     "a product of vectors": (torch.Tensor.dot, ((INPUT, OTHER), {}), [(3,), (3,)], [(), ()]),
     "below the diagonal": (torch.tril, ((INPUT,), {}), [(3, 3)], [()]),
@@ -193,6 +195,16 @@ def test_equal_to_every_row(arguments: Arguments) -> None:
         values = operands(arguments[0], arguments[2], count)
         (found,) = form(values, count, shared)
         torch.testing.assert_close(found, torch.stack(row_by_row(arguments, values)), rtol=1e-5, atol=1e-6)
+
+
+def test_products_of_a_bilinear_function_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows some after the other."""
+    monkeypatch.setattr(batched, "MOST_PRODUCTS", 2 * 5 * 3)
+    arguments = CALLS["a bilinear function of rows"]
+    values = operands(arguments[0], arguments[2], 4)
+    (found,) = form_of(arguments)(values, 4, shared)
+
+    torch.testing.assert_close(found, torch.stack(row_by_row(arguments, values)), rtol=1e-5, atol=1e-6)
 
 
 FLOATS = {name: of for name, of in CALLS.items() if row_by_row(of, operands(of[0], of[2], 1))[0].is_floating_point()}
