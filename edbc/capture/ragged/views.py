@@ -25,6 +25,9 @@ from edbc.capture.standins.standin import Symbol, Value
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
 
+MOST_MERGED = 4
+"""Rows that a view puts together into one."""
+
 
 def reshaped(call: Call) -> Any:
     """`view`, `reshape`, `flatten`, `unflatten`, `squeeze()`, `view_as`, `ravel`."""
@@ -37,7 +40,27 @@ def reshaped(call: Call) -> Any:
     by_pairs = pairs.seen_by(ragged, call.args[1:])
     if by_pairs is not None:
         return by_pairs
-    return as_shape(ragged, tuple(call.func(ragged._meta(), *others, **call.kwargs).shape))
+    shape = tuple(call.func(ragged._meta(), *others, **call.kwargs).shape)
+    found = as_shape(ragged, shape)
+    return _merged(ragged, shape) if found is NotImplemented else found
+
+
+def _merged(ragged: Ragged, shape: Sequence[int]) -> Any:
+    """A ragged value every few rows of which are one: `h.view(n // 2, 2 * size)`, of an even number. How many these are
+    is told by sizes, which another instance may have in another way."""
+    count, rec = len(ragged.refs), ragged.rec
+    places = [k for k, size in enumerate(shape) if 0 < size < count and torch.Size(shape[:k]).numel() == 1]
+    if not places or torch.Size(ragged.row.shape[: ragged.at]).numel() > 1:
+        return NotImplemented
+    place = places[-1]
+    number, over = divmod(count, shape[place])
+    if over or number > MOST_MERGED:
+        return NotImplemented
+    rec.counted = True
+    rest = (*shape[:place], *shape[place + 1 :])
+    rows = ragged.like(ragged.refs, 0)
+    parts = [rows.take(np.arange(k, count, number)) for k in range(number)]
+    return each_row(rec, parts, lambda *of: torch.cat([row.reshape(-1) for row in of]).reshape(rest), place)
 
 
 def as_shape(ragged: Ragged, shape: Sequence[int]) -> Any:
@@ -54,6 +77,8 @@ def as_shape(ragged: Ragged, shape: Sequence[int]) -> Any:
     rest = (*shape[:found], *shape[found + 1 :])
     if rest == tuple(ragged.row.shape):
         return ragged.like(ragged.refs, found)
+    if not count and torch.Size(rest).numel() != ragged.row.shape.numel():  # rows merged, of which there are none
+        return NotImplemented
     return each_row(rec, [ragged], lambda row: row.reshape(rest), found)
 
 

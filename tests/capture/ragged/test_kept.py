@@ -147,6 +147,20 @@ def labelled(rng: Random) -> dict[str, Any]:
     }
 
 
+class Merges(Closed):
+    """Every two rows are one, or every three; of less there are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.two, self.three = nn.Linear(2 * HIDDEN, HIDDEN), nn.Linear(3 * HIDDEN, HIDDEN)
+
+    def forward(self, ids):
+        h, n = self.words(torch.tensor(ids)), len(ids)
+        twos = self.two(torch.tanh(h[: n // 2 * 2])[None].view(1, n // 2, 2 * HIDDEN))
+        threes = torch.relu(h[n % 3 :]).reshape(-1, 3 * HIDDEN)
+        return twos.sum((0, 1)), self.three(threes).sum(0)
+
+
 class KindsOfEdges(Closed):
     """Messages along edges that a dict has by the kinds of what they join."""
 
@@ -542,6 +556,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
     (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three), (Labels, labelled), (KindsOfEdges, of_kinds),
+    (Merges, sentence),
 ]  # fmt: skip
 
 
@@ -574,6 +589,13 @@ def test_an_instance_is_one_entry(kind: type[Closed], make: Callable[[Random], A
     net = of_model(kind(), make, rounds=1)
     kept = [v for k, v in net._idle[0][1].functions.items() if k[:2] == (KeptCall, "")]
     assert [type(call) for call in kept] == [KeptCall]
+
+
+def test_rows_that_are_merged_stay_rows() -> None:
+    """Lengths make no types: torch stacked all rows, and gave the stack another shape."""
+    torch.manual_seed(0)
+    net = of_model(Merges(), of_three, rounds=1)
+    assert "stack" not in {part for of in net.plan.types for part in of.name.split("_")}
 
 
 def test_labels_do_not_tell_instances_apart() -> None:
