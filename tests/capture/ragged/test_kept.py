@@ -603,6 +603,20 @@ def test_labels_do_not_tell_instances_apart() -> None:
     assert KeptCall in map(type, kept_forwards(of_model(Labels(), labelled, rounds=1)))
 
 
+class Unlabelled(Labels):
+    def forward(self, graph):
+        x = self.words(graph["words"])
+        return self.out(x + torch.zeros_like(x).index_add_(0, graph["edges"][1], x[graph["edges"][0]])).sum(0)
+
+
+def test_labels_that_nobody_reads_are_not_brought() -> None:
+    """Of many instances together they had no place in what was brought, and the mini-batch ended in an error."""
+    torch.manual_seed(0)
+    net, rng = of_model(Unlabelled(), labelled, rounds=1), Random(1)
+    require_eager(net, net.model, [labelled(rng) for _ in range(8 * MANY)])
+    assert net._idle[0][1].found_forwards
+
+
 def test_layers_whose_states_are_stacks_are_kept() -> None:
     """Called in a forward that is not, of one layer and of two directions."""
     calls = of_model(OfTexts(), text, rounds=2)._idle[0][1].functions.values()

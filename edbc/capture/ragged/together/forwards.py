@@ -589,7 +589,7 @@ class _Brought:
                 joined = torch.cat([tensor.movedim(at, 0) for tensor in tensors] if at else list(tensors))
                 flat += rec.constant_rows(joined).start - _begins(size), -1, size
         for tensors in self.values:
-            flat += (0, 0, 1) if not tensors else [rec.constant(tensor).ref for tensor in tensors], 0, 1
+            flat += [rec.constant(tensor).ref for tensor in tensors] or 0, 0, 1  # 0 where nobody reads them
         for numbers in self.indices:
             is_read = numbers.array is not _NO_NUMBERS
             offset = rec.hold(numbers.array, False).offset + numbers.offset if is_read else 0
