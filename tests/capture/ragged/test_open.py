@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -150,3 +151,34 @@ def test_rows_of_a_look_up_by_types(statement: str, tmp_path: Path, monkeypatch:
     with torch.no_grad():
         graph = net.mini_batch(instances())
     assert len(graph.external_index) <= 3 * 26 + 8 * 6
+
+
+class Times(nn.Module):
+    """A vector of one number, and one of as many as there are, beside states of one size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.up = nn.Embedding(VOCAB, 16), nn.Linear(33, 16)
+
+    def forward(self, events: list[tuple[int, float]]) -> Any:
+        h, seen = self.words.weight[0], {}
+        for word, time in events:
+            h = torch.tanh(self.up(torch.cat([h, seen.get(word, self.words.weight[word]), torch.tensor([time])])))
+            seen[word] = h
+        scores = torch.stack([state.sum() for state in seen.values()])
+        return scores, torch.cat([h, scores]).sum()
+
+
+def test_a_number_in_a_vector_is_no_row() -> None:
+    """Where vectors of numbers are rows, states beside one were taken apart, element by element."""
+
+    def make(rng: Random) -> list[tuple[int, float]]:
+        return [(rng.randrange(VOCAB), rng.random()) for _ in range(rng.randint(2, 9))]
+
+    torch.manual_seed(0)
+    net, rng = of_model(Times(), make), Random(3)
+    with torch.no_grad():
+        for _ in range(3):
+            net(events := [make(rng) for _ in range(32)])
+    assert "f32[n]" in net.plan.ragged
+    assert net.prepare(events).capture.graph.num_nodes < 3 * sum(map(len, events))
