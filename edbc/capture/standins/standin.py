@@ -20,6 +20,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -504,11 +505,12 @@ def as_python_has_it(index: Any) -> Any:
 
 
 def _lists_as_operands(index: Any) -> Any:
-    """An index with lists of integers as tensors (`x[[0, 2]]`, `x[rows, columns]`): constants make a type per list."""
-    kind = type(index)
-    if kind is list and {*map(type, index)} == {int}:
-        return torch.tensor(index)
-    return tuple(map(_lists_as_operands, index)) if kind is tuple and {*map(type, index)} == {list} else index
+    """An index with lists of integers as tensors (`x[[0, 2]]`, `x[:, columns]`): constants make a type per list."""
+    if type(index) is list:
+        return torch.tensor(index) if {*map(type, index)} == {int} else index
+    if type(index) is tuple and list in map(type, index):
+        return tuple([_lists_as_operands(item) if type(item) is list else item for item in index])
+    return index
 
 
 def _in_two(index: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]] | None:
@@ -1184,6 +1186,11 @@ class Rows(Lazy):
             return self._own(self.indices[index])
         if type(index) is slice:
             return self.some(index, self.seen_as)
+        if type(index) is list and not self.rec.in_cell:
+            if {*map(type, index)} == {int} and self.rec.flows and self.rec.books is None:
+                with suppress(IndexError):  # which torch raises
+                    return Rows(self.table, [self.indices[i] for i in index], self.seen_as)
+            index = _lists_as_operands(index)
         if type(index) is tuple and index and self.rec.flows and self.rec.books is None and not self.rec.in_cell:
             first, rest = index[0], index[1:]
             if type(first) is slice and len(rest) <= len(self.seen_as) and all(map(_has_all, rest, self.seen_as)):

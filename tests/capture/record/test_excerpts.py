@@ -322,24 +322,32 @@ def test_rows_out_of_bounds_raise_as_in_eager() -> None:
 class Slots(nn.Module):
     """Slots that are looked up by lists of the instance's, each of its own."""
 
-    def __init__(self, pairs: bool) -> None:
+    def __init__(self, way: str) -> None:
         super().__init__()
-        self.pairs, self.up, self.cell = pairs, nn.Linear(4, 6 * WIDTH), nn.GRUCell(WIDTH, WIDTH)
+        self.way, self.up, self.cell = way, nn.Linear(4, 6 * WIDTH), nn.GRUCell(WIDTH, WIDTH)
+        self.words = nn.Embedding(6, WIDTH)
 
     def forward(self, instance: tuple[torch.Tensor, list[list[int]]]) -> torch.Tensor:
         slots = torch.tanh(self.up(instance[0])).view(6, WIDTH)
         h = slots[0]
         for places in instance[1]:
-            taken = slots[places, places[::-1]].sum() * h if self.pairs else slots[places].mean(0)
+            if self.way == "pairs":
+                taken = slots[places, places[::-1]].sum() * h
+            elif self.way == "columns":
+                taken = slots[:, places].mean(1)[:WIDTH] + slots[places, 1].sum()
+            elif self.way == "words":
+                taken = self.words(torch.tensor([5, 4, 3, 2, 1, 0]))[places].mean(0)
+            else:
+                taken = slots[places].mean(0)
             h = self.cell(taken[None], h[None])[0]
         return h
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_lists_of_places_are_operands(pairs: bool) -> None:
+@pytest.mark.parametrize("way", ["rows", "pairs", "columns", "words"])
+def test_lists_of_places_are_operands(way: str) -> None:
     """As constants each was a type, and more than 512 of them were refused."""
     torch.manual_seed(0)
-    model, rng = Slots(pairs).double(), Random(0)
+    model, rng = Slots(way).double(), Random(0)
     instances = [
         (
             torch.randn(4).double(),
