@@ -964,6 +964,9 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
         looks_up_numbers(recorder, module)
     elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
         call = _pass_call(type(module).forward)
+    elif isinstance(module, nn.EmbeddingBag) and not is_cell(module) and _is_plain_bag(module):
+        stays = recorded_call(recorder, path, "module", lambda call: None, inside=type(module).__call__)
+        call = _bag_call(recorder, module, stays)
     else:
         kind, inside = "cell" if is_cell(module) else "module", type(module).__call__
         inside = _out_of_place(inside) if changes else inside
@@ -1022,7 +1025,7 @@ def _out_of_place(call: Callable[..., Any]) -> Callable[..., Any]:
     return apart
 
 
-def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., Any]:
+def _embedding_call(recorder: Recorder, module: nn.Embedding | nn.EmbeddingBag) -> Callable[..., Any]:
     if module.max_norm is not None:
         raise UnsupportedError(
             "nn.Embedding(max_norm=...) changes its weights when it is used; normalise the table once"
@@ -1051,6 +1054,32 @@ def _embedding_call(recorder: Recorder, module: nn.Embedding) -> Callable[..., A
         return recorder.function(torch.nn.functional.embedding, (indices, table), options, "embedding")
 
     return call
+
+
+def _is_plain_bag(module: nn.EmbeddingBag) -> bool:
+    options = module.scale_grad_by_freq, module.sparse, module.include_last_offset
+    return module.max_norm is None and module.padding_idx is None and not any(options)
+
+
+def _bag_call(recorder: Recorder, module: nn.EmbeddingBag, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Of one bag, the rows of a look-up and what becomes of them, which is native and takes rows as externals."""
+    rows_of = _embedding_call(recorder, module)
+    reduce: Callable[..., Any] = {"sum": torch.sum, "mean": torch.mean}.get(module.mode, _largest)
+
+    def call(self: Any, numbers: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+        if per_sample_weights is None and (is_at_once(numbers) or isinstance(numbers, Index)):
+            is_line = numbers.ndim == 2 and offsets is None and numbers.shape[0] == 1
+            is_one = numbers.ndim == 1 and is_at_once(offsets) and offsets.shape == (1,) and not int(offsets[0])
+            one = numbers[0] if is_line else numbers if is_one else None
+            if one is not None and one.shape[0] and not recorder.in_cell:
+                return reduce(rows_of(self, one), 0, True)
+        return otherwise(self, numbers, offsets, per_sample_weights)
+
+    return call
+
+
+def _largest(rows: Any, dim: int, keepdim: bool) -> Any:
+    return torch.max(rows, dim, keepdim).values
 
 
 def _pass_call(forward: Callable[..., Any]) -> Callable[..., Any]:

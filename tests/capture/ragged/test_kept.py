@@ -161,6 +161,22 @@ class Merges(Closed):
         return twos.sum((0, 1)), self.three(threes).sum(0)
 
 
+class Bags(Closed):
+    """Bags of words, of each kind; two of them, and an empty one, are torch's."""
+
+    def __init__(self, splits: bool = True) -> None:
+        super().__init__()
+        self.splits = splits
+        self.bags = nn.ModuleList([nn.EmbeddingBag(VOCAB, HIDDEN, mode=mode) for mode in ("mean", "sum", "max")])
+
+    def forward(self, ids):
+        one, begin = torch.tensor([ids]), torch.tensor([0])
+        found = [bag(numbers, at) for bag in self.bags for numbers, at in ((one, None), (one[0], begin))]
+        if self.splits:
+            found += [self.bags[0](one[0], torch.tensor([0, len(ids) // 2])), self.bags[1](one[0][:0], begin)]
+        return [self.out(h) for h in found]
+
+
 class KindsOfEdges(Closed):
     """Messages along edges that a dict has by the kinds of what they join."""
 
@@ -556,7 +572,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (RecursFrom, sentence), (Places, sentence), (Parts, graph), (Shifts, of_three), (Padded, sentence),
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
     (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three), (Labels, labelled), (KindsOfEdges, of_kinds),
-    (Merges, sentence),
+    (Merges, sentence), (Bags, sentence),
 ]  # fmt: skip
 
 
@@ -596,6 +612,14 @@ def test_rows_that_are_merged_stay_rows() -> None:
     torch.manual_seed(0)
     net = of_model(Merges(), of_three, rounds=1)
     assert "stack" not in {part for of in net.plan.types for part in of.name.split("_")}
+
+
+def test_a_bag_is_rows_of_a_look_up() -> None:
+    """Torch ran bag after bag."""
+    torch.manual_seed(0)
+    net = of_model(Bags(splits=False), sentence, rounds=1)
+    graph = net.prepare([[1, 2, 3], [4, 5]]).capture.graph
+    assert all(net.backend.runs_natively(of, net.kernel(i)) for i, of in enumerate(graph.types))
 
 
 def test_labels_do_not_tell_instances_apart() -> None:
