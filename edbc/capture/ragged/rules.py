@@ -236,6 +236,19 @@ def _of_classes(call: Call) -> Any:
     return losses if reduction == "none" else function(getattr(torch, reduction), (losses,), {})
 
 
+def _of_differences(call: Call) -> Any:
+    """`mse_loss` and `l1_loss`, of equal shapes, as what they are of differences."""
+    given, target = call.args[:2]
+    reduction, function = call.given(4, "reduction", "mean"), call.rec.function
+    others = (2, "size_average"), (3, "reduce"), (5, "weight")
+    is_plain = all(call.given(at, name, None) is None for at, name in others)
+    if not is_plain or not all(map(is_tensor, (given, target))) or tuple(given.shape) != tuple(target.shape):
+        return NotImplemented
+    apart = function(torch.sub, (given, target), {})
+    losses = function(torch.abs, (apart,), {}) if call.name == "l1_loss" else function(torch.mul, (apart, apart), {})
+    return losses if reduction == "none" else function(getattr(torch, reduction), (losses,), {})
+
+
 def _looked_up(call: Call) -> Any:
     """Rows of a table by rows of integers that code computes (`words(ids + 1)`)."""
     is_by_rows = call.func is functional.embedding and type(call.args[0]) is Ragged and call.num_ragged == 1
@@ -270,6 +283,7 @@ _RULES: dict[str, Rule] = {
     "rms_norm": _of_last(_num_normalized),
     "batch_norm": _batch_norm,
     "embedding": _looked_up,
+    **dict.fromkeys(("mse_loss", "l1_loss"), _of_differences),
     **dict.fromkeys(("cross_entropy", "nll_loss"), _of_classes),
     **dict.fromkeys("zeros_like ones_like full_like".split(), _like),
     **dict.fromkeys("new_zeros new_ones new_full".split(), _new),

@@ -20,7 +20,7 @@ from edbc.capture.ragged.symbols import Size
 from edbc.capture.ragged.value import Ragged, each_row, filled, one_step
 from edbc.capture.ragged.whole import pairs
 from edbc.capture.semantics import sequences
-from edbc.capture.standins.standin import Symbol, Value
+from edbc.capture.standins.standin import Symbol, Value, is_matrix
 
 if TYPE_CHECKING:
     from edbc.capture.record.recorder import Recorder
@@ -204,8 +204,9 @@ def _parts_of_rows(call: Call, ragged: Ragged) -> Any:
 def gotten(call: Call) -> Any:
     """`x[index]`, of integers, slices, None, Ellipsis, lists and tensors of the instance's integers or booleans."""
     ragged, index = call.args
-    if type(ragged) is not Ragged:
-        return NotImplemented
+    if type(ragged) is not Ragged:  # rows of a table by integers that code computes
+        is_by_rows = type(index) is Ragged and not index.row.shape and index.dtype is torch.int64
+        return call.of_rows(call.args, call.kwargs, 0) if is_by_rows and is_matrix(ragged) else NotImplemented
     items = list(index) if type(index) is tuple else [index]
     if any(isinstance(i, Symbol) for i in items):
         return NotImplemented

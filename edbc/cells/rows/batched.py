@@ -27,7 +27,7 @@ import torch
 from edbc.capture.record.table import Hole, SharedRef, fill
 from edbc.capture.semantics.modes import DispatchMode
 from edbc.capture.semantics.rules import name_of
-from edbc.capture.semantics.shapes import split_outputs
+from edbc.capture.semantics.shapes import pick, split_outputs
 from edbc.cells.rows.convolution import convolve
 
 Shared = Callable[[SharedRef], torch.Tensor]
@@ -130,7 +130,8 @@ def batched_form(call: Callable[..., Any], template: Any, seen: OfRow,
     """The form of a call of torch's on what `seen` shows of operands of rows; None where there is none.
 
     Time: that of ten rows under vmap."""
-    if (getattr(call, "__module__", None) or "torch").partition(".")[0] != "torch" or "out" in template[1]:
+    is_torchs = (getattr(call, "__module__", None) or "torch").partition(".")[0] == "torch"
+    if not (is_torchs or call is pick) or "out" in template[1]:
         return None
 
     def called(shared: Shared, *row: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -381,6 +382,15 @@ def _bilinear(call: Callable[..., Any], template: Any, seen: Tensors, shared: Sh
     return [result if bias is None else result + bias]
 
 
+def _pick(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:
+    """By one number of each row, of a parameter or of what the row has."""
+    (table, *numbers), kwargs = fill(template, seen, shared)
+    if kwargs or len(numbers) != 1 or type(template[0][1]) is not Hole:
+        raise _NoFormError
+    rows = (torch.arange(len(table), device=table.device),) if type(template[0][0]) is Hole else ()
+    return [table[(*rows, *numbers)]]
+
+
 def _recurrent(call: Callable[..., Any], template: Any, seen: Tensors, shared: Shared) -> list[torch.Tensor]:
     """Of one sequence, `(length, 1, size)`, and its first states: `(n, length, 1, size)` is `(length, n, size)`; of
     `(1, length, size)`, which is `(n, length, size)`."""
@@ -417,6 +427,7 @@ _FORMS: dict[str, Own] = {
     "conv2d": _convolution,
     "einsum": _einsum,
     "linear": _linear,
+    "pick": _pick,
     "scaled_dot_product_attention": _attention,
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), _recurrent),
     **dict.fromkeys(("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"), _recurrent_cell),

@@ -177,6 +177,21 @@ class Bags(Closed):
         return [self.out(h) for h in found]
 
 
+class Codes(Closed):
+    """The nearest row of a table for each row, and what they differ by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(5, HIDDEN))
+
+    def forward(self, ids):
+        h = self.words(torch.tensor(ids))
+        nearest = (h @ self.table.t()).argmax(1)
+        codes, others = self.table[nearest], self.table[nearest - 5]
+        apart = F.l1_loss(h, codes, reduction="none"), F.mse_loss(codes, h, reduction="sum"), F.l1_loss(h, others)
+        return F.mse_loss(h, codes), apart[0].sum(0), *apart[1:]
+
+
 class KindsOfEdges(Closed):
     """Messages along edges that a dict has by the kinds of what they join."""
 
@@ -573,6 +588,7 @@ MODELS: list[tuple[type[Closed], Callable[[Random], Any]]] = [
     (OtherWords, sentence), (Weighs, weighed), (Catalogue, column), (PacksUnsorted, sentence), (Begins, sentence),
     (EachBefore, sentence), (BehindACache, sentence), (Teaches, of_three), (Labels, labelled), (KindsOfEdges, of_kinds),
     (Merges, sentence), (Bags, sentence),
+    (Codes, sentence),
 ]  # fmt: skip
 
 
@@ -620,6 +636,13 @@ def test_a_bag_is_rows_of_a_look_up() -> None:
     net = of_model(Bags(splits=False), sentence, rounds=1)
     graph = net.prepare([[1, 2, 3], [4, 5]]).capture.graph
     assert all(net.backend.runs_natively(of, net.kernel(i)) for i, of in enumerate(graph.types))
+
+
+def test_rows_of_a_table_by_what_is_computed_stay_rows() -> None:
+    """Torch looked up sentence after sentence, and compared them."""
+    torch.manual_seed(0)
+    graph = of_model(Codes(), of_three, rounds=1).prepare([[1, 2, 3], [4, 5]]).capture.graph
+    assert not [of.op for of in graph.types if of.op.startswith("run")]
 
 
 def test_labels_do_not_tell_instances_apart() -> None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from edbc.capture.record.table import Hole, SharedRef, View, fill
+from edbc.capture.semantics.shapes import pick
 from edbc.cells.rows import batched
 from edbc.cells.rows.batched import batched_form
 from edbc.cells.rows.rowfunction import RowFunction
@@ -146,6 +147,8 @@ CALLS = {
     "an equation with a parameter": (torch.einsum, (("bi,ij->bj", INPUT, MATRIX), {}), [(3, 2)], [()]),
     "a bilinear function": (F.bilinear, ((INPUT, OTHER, LINE, BIAS), {}), [(3,), (3,)], [(), ()]),
     "a bilinear function of rows": (F.bilinear, ((INPUT, OTHER, LINE), {}), [(2, 3), (2, 3)], [(), ()]),
+    "a parameter's row": (pick, ((LINE, INPUT), {}), [()], [()]),
+    "a row by its number": (pick, ((INPUT, OTHER), {}), [(3, 2), ()], [(), ()]),
     "every pair": (torch.outer, ((INPUT, OTHER), {}), [(3,), (2,)], [(), ()]),
     "a product of vectors": (torch.Tensor.dot, ((INPUT, OTHER), {}), [(3,), (3,)], [(), ()]),
     "below the diagonal": (torch.tril, ((INPUT,), {}), [(3, 3)], [()]),
@@ -164,6 +167,8 @@ def operands(call: Any, shapes: list[Any], count: int) -> list[torch.Tensor]:
         values[2] = values[2] > 0.5
     if call in BY_NUMBERS:
         values[1] = (values[1] * 2).long()
+    if call is pick:
+        values[-1] = (values[-1] * 2).long()
     return values
 
 
