@@ -965,8 +965,7 @@ def _record_calls(recorder: Recorder, path: str, module: nn.Module) -> None:
     elif isinstance(module, _PASS_IN_EVAL) and not is_cell(module):
         call = _pass_call(type(module).forward)
     elif isinstance(module, nn.EmbeddingBag) and not is_cell(module) and _is_plain_bag(module):
-        stays = recorded_call(recorder, path, "module", lambda call: None, inside=type(module).__call__)
-        call = _bag_call(recorder, module, stays)
+        call = _bag_call(recorder, module, path)
     else:
         kind, inside = "cell" if is_cell(module) else "module", type(module).__call__
         inside = _out_of_place(inside) if changes else inside
@@ -1061,19 +1060,23 @@ def _is_plain_bag(module: nn.EmbeddingBag) -> bool:
     return module.max_norm is None and module.padding_idx is None and not any(options)
 
 
-def _bag_call(recorder: Recorder, module: nn.EmbeddingBag, otherwise: Callable[..., Any]) -> Callable[..., Any]:
+def _bag_call(recorder: Recorder, module: nn.EmbeddingBag, path: str) -> Callable[..., Any]:
     """Of one bag, the rows of a look-up and what becomes of them, which is native and takes rows as externals."""
     rows_of = _embedding_call(recorder, module)
+    others: list[Callable[..., Any]] = []
+    others.append(
+        recorded_call(recorder, path, "module", functools.partial(others.__setitem__, 0), inside=type(module).__call__)
+    )
     reduce: Callable[..., Any] = {"sum": torch.sum, "mean": torch.mean}.get(module.mode, _largest)
 
-    def call(self: Any, numbers: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
-        if per_sample_weights is None and (is_at_once(numbers) or isinstance(numbers, Index)):
-            is_line = numbers.ndim == 2 and offsets is None and numbers.shape[0] == 1
-            is_one = numbers.ndim == 1 and is_at_once(offsets) and offsets.shape == (1,) and not int(offsets[0])
-            one = numbers[0] if is_line else numbers if is_one else None
-            if one is not None and one.shape[0] and not recorder.in_cell:
+    def call(self: Any, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Any:
+        if per_sample_weights is None and (is_at_once(input) or isinstance(input, Index)) and not recorder.in_cell:
+            is_line = input.ndim == 2 and offsets is None and input.shape[0] == 1
+            is_one = input.ndim == 1 and is_at_once(offsets) and offsets.shape == (1,) and not int(offsets[0])
+            one = input[0] if is_line else input if is_one else None
+            if one is not None and one.shape[0]:
                 return reduce(rows_of(self, one), 0, True)
-        return otherwise(self, numbers, offsets, per_sample_weights)
+        return others[0](self, input, offsets, per_sample_weights)
 
     return call
 

@@ -515,10 +515,11 @@ def whole_call(rec: Recorder, path: str, function: Callable[..., Any], module: n
 
 def _lists(item: Any) -> Iterator[list[Any]]:
     """The lists in a nest."""
-    if isinstance(item, list):
+    kind = type(item)  # stand-ins are not asked who asks for their class
+    if issubclass(kind, list):
         yield item
-    if isinstance(item, list | tuple | dict):
-        for x in item.values() if isinstance(item, dict) else item:
+    if issubclass(kind, list | tuple | dict):
+        for x in item.values() if issubclass(kind, dict) else item:
             yield from _lists(x)
 
 

@@ -172,6 +172,7 @@ class Bags(Closed):
     def forward(self, ids):
         one, begin = torch.tensor([ids]), torch.tensor([0])
         found = [bag(numbers, at) for bag in self.bags for numbers, at in ((one, None), (one[0], begin))]
+        found.append(self.bags[0](input=one))
         if self.splits:
             found += [self.bags[0](one[0], torch.tensor([0, len(ids) // 2])), self.bags[1](one[0][:0], begin)]
         return [self.out(h) for h in found]
