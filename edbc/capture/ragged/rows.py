@@ -208,16 +208,11 @@ def _constant_rows_of(rec: Recorder, tensor: torch.Tensor, dim: int, may_be_equa
     return found
 
 
-_ONE = torch.Size((1,))
-
-
 def adopted(rec: Recorder, item: Any) -> Any:
     """A tensor of numbers that the instance brings as rows, where its class is ragged; anything else as it is."""
     if type(item) is Made:
         item = item.real() if item.tensor is not None or item.assigned else _rows_of_made(rec, item)
     if type(item) is not torch.Tensor or not item.ndim or not item.is_floating_point():
-        return item
-    if item.shape == _ONE:  # `torch.tensor([t])` beside what is of one size, more often than rows of which there is one
         return item
     if rec.books is not None:
         item = rec.books.stand_in(item)

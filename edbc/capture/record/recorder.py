@@ -228,6 +228,9 @@ def _scalar(number: float, dtype: torch.dtype, _shown: str = "") -> torch.Tensor
         return exact.to(dtype)  # 1e300 as torch takes it beside a tensor of float32: infinite
 
 
+_ONE = torch.Size((1,))
+
+
 class Recorder:
     """Records mini-batches of one model. With `in_cell` it records the inside of a cell, and the names of variables."""
 
@@ -1327,7 +1330,10 @@ class Recorder:
         return self.has_rows(tensor.shape[1:], tensor.dtype)
 
     def place_of_rows(self, shape: Sequence[int], dtype: torch.dtype) -> int:
-        """The first dimension along which tensors of a shape are of a ragged class; -1 where they are of none."""
+        """The first dimension along which tensors of a shape are of a ragged class; -1 where they are of none. Of one
+        number, `torch.tensor([t])`, that is beside what is of one size, more often than rows of which there is one."""
+        if shape == _ONE:
+            return -1
         for at in range(len(shape)):
             if self.has_rows(shape[:at] + shape[at + 1 :] if at else shape[1:], dtype, at):  # type: ignore[operator]
                 return at
