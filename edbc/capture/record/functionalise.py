@@ -586,9 +586,7 @@ def _shown_by_numbers(path: tuple[View, ...], content: Value) -> tuple[tuple[int
     if len(steps) > len(sizes) or not {*map(type, steps)} <= {int, slice}:
         return None
     cut = [d for d, step in enumerate(steps) if step != slice(None)]
-    if any(
-        type(step) is slice and len(range(*step.indices(sizes[d]))) != 1 for d, step in enumerate(steps) if d in cut
-    ):
+    if any(isinstance(step := steps[d], slice) and len(range(*step.indices(sizes[d]))) != 1 for d in cut):
         return None
     is_shown = torch.zeros([size if d in cut else 1 for d, size in enumerate(sizes)], dtype=content.dtype)
     is_shown[tuple(steps)] = 1
