@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +26,14 @@ def shortest(made: list[Any], count: int) -> list[Any]:
     and a hundred gates show what a thousand show."""
     chosen = sorted(range(len(made)), key=lambda i: len(repr(made[i])))[:count]
     return [made[i] for i in sorted(chosen)]
+
+
+def without_marks(folder: Path) -> Iterator[Path]:
+    """A fixture's body: a folder with the zoo's files, every mark of a cell removed; what they define goes with it."""
+    for path in MODELS.glob("*.py"):
+        (folder / path.name).write_text(re.sub(r"^@edbc\.cell\n", "", path.read_text(), flags=re.MULTILINE))
+    yield folder
+    shutil.rmtree(folder)
+    for name in list(sys.modules):
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]

@@ -4,8 +4,8 @@ Definitions.
 
 (1) A *formula* is what is computed of one element, a Python expression of operands `x` and `y`, numbers that float32
     holds exactly, `+ - * / **`, comparisons, `and`, `or`, `a if test else b`, and calls of *primitives*, which the
-    reference and native code know: `exp log log1p sin cos sqrt abs sigmoid tanh`, and `cdf` and `density` of the
-    standard normal distribution. Devices know all but `sin` and `cos`, whose types torch runs there.
+    reference, native code and devices know: `exp log log1p sin cos sqrt abs sigmoid tanh`, and `cdf` and `density` of
+    the standard normal distribution.
 (2) A *derivative* is a formula of `d`, the gradient of the result, of the operands and of the result `r`. An operation
     has one per operand. What derivatives do not name need not be kept for the backward pass.
 (3) The *error* of an operation is counted in units in the last place of the exact result, or of 1 where the formula

@@ -4,8 +4,9 @@
 (float32, for float64 float64). Numbers that float32 cannot hold are `tl.full`, which keeps all digits in either type.
 Masked lanes hold 1, so that no lane divides by zero.
 
-Accuracy, beside the device's `exp` and `log`: tanh takes its series where 1 - exp(-2x) would cancel, so its error
-stays within a few units in the last place of the result, not of 1; log1p is Kahan's.
+Accuracy, beside the device's `exp`, `log`, `sin` and `cos` (the last two its library's, for arguments of any size):
+tanh takes its series where 1 - exp(-2x) would cancel, so its error stays within a few units in the last place of the
+result, not of 1; log1p is Kahan's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _PRIMITIVES: dict[str, tuple[str, ...]] = {
         "{y}_r = tl.where({y}_u == {0}, 1.0, {0} / tl.where({y}_u == 1.0, 1.0, {y}_u - 1.0))",
         "{y} = tl.where({y}_u == 1.0, {0}, tl.log({y}_u) * {y}_r)",
     ),
+    "sin": ("tl.sin({0})",),
+    "cos": ("tl.cos({0})",),
     "sqrt": ("tl.sqrt({0})",),
     "abs": ("tl.abs({0})",),
     "sigmoid": (

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
@@ -17,7 +15,7 @@ import torch
 from gradients import require_equal_gradients
 from helpers import MODELS, bound, require_parity, seeded
 from torch import Tensor, nn
-from zoo_names import DYNAMIC
+from zoo_names import DYNAMIC, without_marks
 
 import edbc
 from edbc.capture.code.automatic import Candidate, Trial, candidates, choose, located
@@ -638,16 +636,8 @@ QUICK = ("tree_lstm", "lstm_nmt", "neural_module_network", "tree_gru")
 
 @pytest.fixture(scope="module")
 def unmarked_zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The zoo's files with every mark removed."""
-    folder = tmp_path_factory.mktemp("unmarked")
-    for path in MODELS.glob("*.py"):
-        text = re.sub(r"^@edbc\.cell\n", "", path.read_text(), flags=re.MULTILINE)
-        (folder / path.name).write_text(text)
-    yield folder
-    shutil.rmtree(folder)
-    for name in list(sys.modules):
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
-            del sys.modules[name]
+    """The zoo's files without marks."""
+    yield from without_marks(tmp_path_factory.mktemp("unmarked"))
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
