@@ -42,7 +42,10 @@ Definitions.
     closed but for attributes of their own object that they assign: nobody else has it before. So may the function that
     made it. An object of such a class that the model holds, or an instance, is another matter: methods that assign
     its attributes are open there.
-(7) The `forward` of a module that somebody promised to be closed (`edbc.closed`) is, and so are calls of the module.
+(7) A branch that prints, warns or logs (`code.recompiled.speaks`) is not read: copies of code that is recorded say when
+    they take it (`code.rebind`, (17)), and nothing of that call is kept. So functions that have one are closed where
+    copies of them run, in methods of modules and where they are called by name.
+(8) The `forward` of a module that somebody promised to be closed (`edbc.closed`) is, and so are calls of the module.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
 is seen when the method is traced (`code.automatic`).
@@ -92,7 +95,8 @@ from edbc.capture.code.assigned import (
 )
 from edbc.capture.code.hooks import hooks_of_forward, num_hooks
 from edbc.capture.code.mark import is_cell, is_closed
-from edbc.capture.code.rewrite import LookUp, LookUps, as_python, enclosing_of, standing
+from edbc.capture.code.recompiled import compiled_like, is_same, speaks
+from edbc.capture.code.rewrite import VERSIONS, LookUp, LookUps, as_python, enclosing_of, standing
 from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
@@ -181,6 +185,8 @@ class Closed:
         self._kept: list[Any] = []
         self._changing: set[tuple[int, Any]] = set()
         """Closed functions that may change a nest they are given, or call one that may."""
+        self._speaking: set[tuple[int, Any]] = set()
+        """Those of definition (7), and what calls one."""
         self._being_read: list[tuple[int, Any]] = []
         self._takes_for_closed = for_instances
         """Whether functions that are being read were taken for closed."""
@@ -347,19 +353,24 @@ class Closed:
                     code.add_code(function)
                 if reading.may_change_nests():
                     self._changing.add(key)
+                if reading.speaks:
+                    self._speaking.add(key)
             except _Open as found:
                 for other in [*self._verdicts][before:] if self._takes_for_closed else ():  # they may call this one
                     del self._verdicts[other]
                 self._verdicts[key] = found.args[0]
             finally:
                 self._being_read.pop()
-        if key in self._changing and self._being_read:
-            self._changing.add(self._being_read[-1])
+        for some in (self._changing, self._speaking):
+            if key in some and self._being_read:
+                some.add(self._being_read[-1])
         return self._verdicts[key]
 
-    def require_function(self, function: Any, module: nn.Module | type | None) -> None:
-        """Raise _Open for an open function."""
+    def require_function(self, function: Any, module: nn.Module | type | None, is_copied: bool = True) -> None:
+        """Raise _Open for an open function; also for one of definition (7) where no copy of it runs."""
         obstacle = self.function_obstacle(function, module)
+        if obstacle is None and not is_copied and (id(module), function) in self._speaking:
+            obstacle = Obstacle(_first_line(function), f"{function.__name__} prints, warns or logs")
         if obstacle is not None:
             raise _Open(obstacle)
 
@@ -388,7 +399,7 @@ class Closed:
             return False
         for namespace, number, hook in hooks:
             self.note(LookUp(namespace, number, hook))
-            self.require_function(hook, None)
+            self.require_function(hook, None, False)
         return True
 
     def only_computes(self, function: Any, module: nn.Module | None) -> bool:
@@ -470,10 +481,10 @@ class Closed:
         self.note(LookUp(vars(owner), name, item))
         function = item.fget if type(item) is property else item
         if type(item) is staticmethod and made is not None:
-            self.require_function(item.__func__, None)
+            self.require_function(item.__func__, None, False)
         elif type(function) is FunctionType:
             if not _is_of_dataclass(owner, function):
-                self.require_function(function, made)
+                self.require_function(function, made, False)
         elif not isinstance(item, _PLAIN) and (made is None or type(item) is not MemberDescriptorType):
             raise _Open(Obstacle(_file_of(kind), f"{kind.__name__}.{name} is no method"))
 
@@ -636,6 +647,10 @@ class _Reading:
             *(n.id for n in nodes_of(self.definition) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)),
             *(n.name for n in nodes_of(self.definition) if isinstance(n, ast.FunctionDef) and n is not self.definition),
         } - {self.self_name}
+        self.speaks = False
+        """Whether it has branches of definition (7)."""
+        self._callees: set[int] = set()
+        """What is called in what was visited, by identity."""
         self.bound: list[str] = []
         """Variables of the comprehensions and lambdas around what is visited."""
 
@@ -647,6 +662,11 @@ class _Reading:
         bound = [n for n in nodes_of(self.definition) if (isinstance(n, ast.arg) and n.arg == name)
                  or (isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load))]  # fmt: skip
         return name if len(bound) == 1 else None
+
+    @functools.cached_property
+    def _is_in_place(self) -> bool:
+        """Whether other code may stand in its place."""
+        return definition_in_place(self.function, self.function.__code__) is not None
 
     def _is_made(self, node: ast.expr) -> bool:
         """Whether it is the object of such a method."""
@@ -729,6 +749,8 @@ class _Reading:
             return
         if not isinstance(node, _ALLOWED) and not (self.closed.for_instances and isinstance(node, _GENERATES)):
             self.refuse(node, f"{type(node).__name__} is more than a function of arguments needs")
+        if isinstance(node, ast.Call):
+            self._callees.add(id(node.func))
         if isinstance(node, ast.Name):
             self._name(node)
         elif isinstance(node, ast.Attribute):
@@ -752,7 +774,9 @@ class _Reading:
             told = self._told(node.test)
             parts: list[ast.AST] = [node.test]
             for branch, of in ((node.body, True), (node.orelse, False)):
-                if told in (None, of):
+                if isinstance(branch, list) and speaks(branch) and told in (None, of) and self._is_in_place:
+                    self.speaks = True
+                elif told in (None, of):
                     parts += self._going_on(branch) if isinstance(branch, list) else [branch]
             for part in parts:
                 self.visit(part)
@@ -1015,7 +1039,7 @@ class _Reading:
         item = vars(kind).get(name)
         if type(item) is FunctionType and not _is_torchs(kind.__module__):
             self.closed.note(LookUp(vars(kind), name, item))
-            self.closed.require_function(item, module)
+            self.closed.require_function(item, module, self.made is None)
         elif self.made is not None and kind is object:
             return
         elif name != "forward" or kind in (nn.Module, object):
@@ -1097,7 +1121,7 @@ class _Reading:
         if type(function) is not FunctionType or not _is_plain_class(kind):
             return False
         self.closed.note_found(kind, name)
-        self.closed.require_function(function, found)
+        self.closed.require_function(function, found, False)
         return True
 
     def _of_module(self, node: ast.AST, module: nn.Module, name: str) -> tuple[Any, bool]:
@@ -1159,7 +1183,7 @@ class _Reading:
                         self.refuse(node, f"{text} holds a module that is none of the model's")
                     self.closed.require_module(item)
                 elif _is_users_function(as_python(item)):
-                    self.closed.require_function(as_python(item), None)
+                    self.closed.require_function(as_python(item), None, False)
         elif isinstance(found, type):
             is_named_tuple = issubclass(found, tuple) and hasattr(found, "_fields")
             is_known = (
@@ -1177,7 +1201,18 @@ class _Reading:
         elif not only_computes(found):
             if not _is_users_function(found):
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
-            self.closed.require_function(found, None)
+            self.closed.require_function(found, None, self._is_rebound(node, found))
+
+    def _is_rebound(self, node: ast.AST, function: FunctionType) -> bool:
+        """Whether copies call a copy of a function here: it is called by its name, or as one of a file's."""
+        base, names = _chain_of(node) if isinstance(node, ast.Attribute) else (node, ())
+        if id(node) not in self._callees or not isinstance(base, ast.Name) or self._is_self(base):
+            return False
+        found: Any = self.around.get(base.id, self.function.__globals__.get(base.id))
+        for name in names:
+            found = vars(found).get(name) if isinstance(found, ModuleType) else None
+        is_users = function.__module__.partition(".")[0] not in _STANDARD
+        return as_python(found) is function and is_users and VERSIONS[0] <= sys.version_info < VERSIONS[1]
 
     def _require_function_class(self, node: ast.AST, text: str, kind: type) -> None:
         """Raise _Open unless a class of the user's is of modules that are functions: made of nothing, they hold plain
@@ -1341,6 +1376,16 @@ def definition_of(function: Any) -> ast.FunctionDef | None:
     that of another function."""
     known = function.__dict__.get("_edbc_definition")
     return _definition_of(function, function.__code__) if known is None else known
+
+
+@functools.lru_cache(maxsize=4096)  # a model is looked at many times while it is compiled
+def definition_in_place(function: FunctionType, code: CodeType) -> ast.FunctionDef | None:
+    """The definition of a function that gives this code of it; None where there is none."""
+    definition = definition_of(function)
+    if definition is None or code.co_name == "<lambda>":
+        return None
+    same = compiled_like(function, definition)
+    return definition if same is not None and is_same(same, code) else None
 
 
 @functools.lru_cache(maxsize=4096)

@@ -26,7 +26,8 @@ What a copy calls instead:
 (13) of `F.dropout` and its like, of a tensor that is not recorded: what records it, as nodes draw when they run;
 (14) of what `torch.jit.script` made of a function: a copy of that function;
 (15) of `torch.rand` and `torch.randn`, in training mode: a draw of the instance's;
-(16) of `sum`: one node of many values, which their additions would be fused to.
+(16) of `sum`: one node of many values, which their additions would be fused to;
+(17) where a branch begins that prints, warns or logs: what gives up keeping what is recorded.
 
 Code that is reached in another way (methods of other objects, functions kept in variables, libraries) runs as it is,
 and torch finds the stand-ins. Values are the same on both ways; a test takes both.
@@ -52,6 +53,8 @@ from torch import nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.overrides import TorchFunctionMode
 
+from edbc.capture.code.closed import definition_in_place
+from edbc.capture.code.recompiled import SAYS, compiled_like, copied, function_of, note_speaking
 from edbc.capture.code.rewrite import LookUp, LookUps, Scope, as_python, enclosing_of, rewritten
 from edbc.capture.ragged.masks import of_sizes
 from edbc.capture.ragged.symbols import Amount, Index, Listed, Mask, Range, Shape, Size, amount
@@ -148,6 +151,7 @@ class Copies:
             return known[1]
         is_own = type(function) is FunctionType and is_users(function.__globals__.get("__name__"))
         made = self._outlined(None, function) if is_own else function
+        made = saying(made) if is_own and made is function else made
         enclosing = enclosing_of(made)
         if not is_own and not any(map(self._is_around_users, enclosing.values())):
             return function
@@ -367,6 +371,23 @@ def _sum(*args: Any, **kwargs: Any) -> Any:
     items = list(args[0])
     found = items[0].rec.sum_of(items) if len(items) > 2 and type(items[0]) is Value else None
     return sum(items) if found is None else found
+
+
+def says() -> None:
+    """(17): what would be kept of this call says nothing when it comes again."""
+    watcher = watcher_of_thread()
+    if watcher is not None:
+        watcher.says()
+
+
+def saying(function: FunctionType) -> FunctionType:
+    """A function with calls of (17); as it is where it has no such branch, or its source is not what runs."""
+    definition = definition_in_place(function, function.__code__)
+    if definition is None or not note_speaking(definition := copied(definition)):
+        return function
+    code = compiled_like(function, definition, (SAYS,))
+    assert code is not None
+    return function_of(function, code, {SAYS: says})
 
 
 def _packed(sequence: Any, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> Any:

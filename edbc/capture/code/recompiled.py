@@ -11,11 +11,18 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+SAYS = "says something"
+"""The variable that copies call where a branch begins that says something; no name that users' functions could have."""
+_SPEAKS = {"logging": r"debug|info|warn|warning|error|critical|exception|log", "warnings": "warn", "pdb": "set_trace",
+           "ipdb": "set_trace", "writer": "add_.*|flush", "wandb": "log", "plt": ".*", "stdout": "write|flush",
+           "stderr": "write|flush"}  # fmt: skip
+_SPEAKS |= dict.fromkeys(("logger", "log"), _SPEAKS["logging"])
 _FUTURE = 0xFFF0000
 """Flags of a code that tell of `from __future__ import ...`."""
 
@@ -41,6 +48,37 @@ def compiled_like(function: FunctionType, definition: ast.FunctionDef, given: It
     if found is None or not outer_names.issuperset(found.co_freevars):
         return None
     return found.replace(co_qualname=code.co_qualname)
+
+
+def speaks(block: Sequence[ast.AST]) -> bool:
+    """Whether a block says something to people, as far as names tell: prints, warns, logs, draws a picture; or imports
+    what may."""
+    return any(
+        isinstance(node, ast.Import | ast.ImportFrom)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and _speaks(node.value.func))
+        for node in block
+    )
+
+
+def _speaks(function: ast.expr) -> bool:
+    if not isinstance(function, ast.Attribute):
+        return isinstance(function, ast.Name) and function.id in ("print", "breakpoint")
+    of = function.value
+    name = of.attr if isinstance(of, ast.Attribute) else of.id if isinstance(of, ast.Name) else ""
+    methods = _SPEAKS.get(name.strip("_").lower())
+    return methods is not None and re.fullmatch(methods, function.attr) is not None
+
+
+def note_speaking(definition: ast.FunctionDef) -> bool:
+    """Let a definition call SAYS where a branch begins that `speaks`; False where there is none."""
+    branches = [
+        branch for node in ast.walk(definition) if isinstance(node, ast.If) for branch in (node.body, node.orelse)
+    ]
+    speaking = [branch for branch in branches if speaks(branch)]
+    for branch in speaking:
+        call = ast.Expr(ast.Call(ast.Name(SAYS, ast.Load()), [], []))
+        branch.insert(0, ast.fix_missing_locations(ast.copy_location(call, branch[0])))
+    return bool(speaking)
 
 
 def copied(node: Any) -> Any:

@@ -34,17 +34,17 @@ import copy
 import functools
 import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import nn
 
 from edbc.base.notebook import shown_name
 from edbc.capture.code.apart import CHANGED, changed, changes_apart
-from edbc.capture.code.closed import Closed, definition_of, methods_of, nodes_of
+from edbc.capture.code.closed import Closed, definition_in_place, definition_of, methods_of, nodes_of
 from edbc.capture.code.expressions import LEAST, ORDERED, Expressions
-from edbc.capture.code.rebind import LOOK_UP, LOOK_UP_ONE, is_users, look_up, look_up_one
-from edbc.capture.code.recompiled import compiled_like, copied, function_of, is_same
+from edbc.capture.code.rebind import LOOK_UP, LOOK_UP_ONE, is_users, look_up, look_up_one, says
+from edbc.capture.code.recompiled import SAYS, compiled_like, copied, function_of, note_speaking
 from edbc.capture.ragged.symbols import COLUMN, COLUMNS, column, columns
 from edbc.capture.semantics.gradmode import watcher_of_thread
 
@@ -93,7 +93,7 @@ class Regions:
             self._modules.setdefault(type(module), []).append(module)
         self._known: dict[tuple[type, FunctionType], dict[str, Region]] = {}
         self._look_up: set[tuple[type, FunctionType]] = set()
-        """Methods with look-ups by numbers, columns, or changes that are apart."""
+        """Methods with look-ups by numbers, columns, changes that are apart, or branches that say something."""
         self._outlined: dict[tuple[type, FunctionType, frozenset[str]], FunctionType] = {}
 
     @functools.cached_property
@@ -163,7 +163,8 @@ class Regions:
 
     def outlined(self, kind: type, function: FunctionType, chosen: frozenset[str]) -> FunctionType | None:
         """The method with calls of the chosen regions in place of their lines, of LOOK_UP in place of look-ups by
-        numbers, of COLUMN in place of columns, and of CHANGED in place of changes; None where it has none of these."""
+        numbers, of COLUMN in place of columns, of CHANGED in place of changes, and of SAYS; None where it has none of
+        these."""
         chosen = chosen.intersection(self.of_method(kind, function))
         if not chosen and (kind, function) not in self._look_up:
             return None
@@ -179,20 +180,10 @@ class Regions:
         helper = self.helper(function)
         if helper is None and getattr(kind, _attribute(function), None) is not function:
             return None
-        definition = _definition_in_place(function, function.__code__)
-        if definition is None:
+        definition = definition_in_place(function, function.__code__)
+        if definition is None or not _parameters(definition):
             return None
         return _Outliner(self.closed, self._modules[kind][0], function, copied(definition), helper and helper.own)
-
-
-@functools.lru_cache(maxsize=4096)  # a model is looked at many times while it is compiled
-def _definition_in_place(function: FunctionType, code: CodeType) -> ast.FunctionDef | None:
-    """The definition of a method that gives this code of it; None where there is none."""
-    definition = definition_of(function)
-    if definition is None or not _parameters(definition):
-        return None
-    same = compiled_like(function, definition)
-    return definition if same is not None and is_same(same, code) else None
 
 
 def _parameters(definition: ast.FunctionDef) -> list[str]:
@@ -394,8 +385,8 @@ class _Outliner(Expressions):
         self.fixed = self.local - self.seen_inside - self._elsewhere - assigned_within
         """Variables that an expression does not change before it ends."""
         self._apart = changes_apart(definition, self.fixed, self.is_new)
-        self.is_rewritten = False
-        """Whether there are look-ups by numbers, columns or changes that are apart."""
+        self.is_rewritten = note_speaking(definition)
+        """Whether there are look-ups by numbers, columns, changes that are apart, or branches that say something."""
         self._in_try = self._in_loop = 0
         self._num = 0
         self._chosen: Container[str] = ()
@@ -411,7 +402,7 @@ class _Outliner(Expressions):
         self._chosen = chosen
         self.find()
         given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, COLUMN: column, COLUMNS: columns,
-                                 CHANGED: changed}  # fmt: skip
+                                 CHANGED: changed, SAYS: says}  # fmt: skip
         if self.is_helper:
             given |= {region.name: _calling_region(region, self._self) for region in self.regions}
         code = compiled_like(self._function, self._definition, given)

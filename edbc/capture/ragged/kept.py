@@ -43,6 +43,7 @@ from edbc.capture.ragged.program import (
     Draft,
     Numbers,
     Program,
+    Says,
     Times,
     Triple,
     arguments_of,
@@ -742,7 +743,7 @@ def first_whole_call(rec: Recorder, key: Any, sizes: tuple[int, ...], by_sizes: 
         if not (rec.num_amounts and rec.tells_amounts):
             tried = rec.not_kept.setdefault(key, set())
             tried.add(sizes)
-            if by_sizes or len(tried) == TRIES:
+            if by_sizes or (type(error) is not Says and len(tried) >= TRIES):
                 rec.functions[(key, sizes) if by_sizes else key] = NOT_KEPT
     finally:
         rec.keeping, rec.symbolic = frozenset(), False

@@ -75,6 +75,10 @@ class CannotKeep(BaseException):
     """A call records what is neither its arguments' nor made by it, or asks what a program cannot tell."""
 
 
+class Says(CannotKeep):
+    """Code takes a branch that prints, warns or logs: for these sizes nothing is kept, of others nothing is told."""
+
+
 class Numbers(NamedTuple):
     """Indices that the recording holds, `size` of them from `offset` on, and their bounds."""
 

@@ -36,7 +36,7 @@ from edbc.capture.ragged.expand import reduction_entry, run_type
 from edbc.capture.ragged.expandloops import extent
 from edbc.capture.ragged.kept import NO_ROWS
 from edbc.capture.ragged.masks import call_of_sizes, made_of_sizes
-from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Triple, size_of
+from edbc.capture.ragged.program import Below, CannotKeep, Numbers, Program, Reduction, RunOf, Says, Triple, size_of
 from edbc.capture.ragged.rows import Pool, Written, adopted, holds, rows_at, rows_described, version_of
 from edbc.capture.ragged.rules import function_at_once, ragged_call
 from edbc.capture.ragged.symbols import Size
@@ -1193,6 +1193,15 @@ class Recorder:
         held = self.hold(tensor.detach().numpy().astype(np.int64), False)
         self._numbers[id(tensor)] = tensor, version, held
         return held
+
+    def says(self) -> None:
+        """Code takes a branch that prints, warns or logs, which a call that is kept would not when it comes again.
+        Raises NotACell or Says."""
+        if self.in_cell:
+            if self.most_entries < sys.maxsize:  # of a marked cell it is its author's
+                raise NotACell("it takes a branch that prints, warns or logs")
+        elif self.keeping or self.shows is not None:
+            raise Says
 
     def know_numbers(self, tensor: torch.Tensor, numbers: Numbers) -> None:
         """Note which indices a tensor has."""
