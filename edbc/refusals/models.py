@@ -404,6 +404,7 @@ MODELS = (
             "different constants",
             "torch's autocast state was changed",
             "a vertex function switches gradients",
+            "in which it computes otherwise",
         ),
     ),
     Refusal(

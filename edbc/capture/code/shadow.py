@@ -50,6 +50,7 @@ from edbc.capture.ragged.whole.recipes import are_equal
 from edbc.capture.ragged.whole.runs import Pairs
 from edbc.capture.ragged.whole.worked import Worked
 from edbc.capture.record.calls import recorded_call
+from edbc.capture.record.draws import differs_in_training
 from edbc.capture.record.functionalise import KeepsBooks, MustKeepBooks, changed_alone, is_alone, is_apart
 from edbc.capture.record.functionalise import changing as changing_name
 from edbc.capture.record.lookup import looked_up, looks_up_numbers
@@ -226,6 +227,8 @@ class ModelView:
         self._named: tuple[_Glance | None, dict[int, tuple[str, torch.Tensor]]] = None, {}
         self._tied = _tied_names(model)
         self._has_recorded = False
+        self._sets_modes = False
+        """Whether a shadow is being put into evaluation mode, and not by forward."""
         self._assigned: set[tuple[str, str]] = set()
         self.written: set[tuple[str, str]] = set()
         """Paths of modules, and names of all their attributes that forward has assigned to on shadows."""
@@ -658,7 +661,11 @@ class ModelView:
         else:
             shadow = self.shadow(module, recorder)
         if evaluating:
-            shadow.eval()
+            self._sets_modes = True
+            try:
+                shadow.eval()
+            finally:
+                self._sets_modes = False
         if is_leaf(module) and getattr(module, "inplace", False):
             shadow.inplace = False  # type: ignore[assignment]  # who calls it knows (`_changing`)
         return shadow if method == "forward" else getattr(shadow, method)
@@ -897,6 +904,8 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
                 f"forward assigned to {name!r}, a parameter or buffer of the model",
                 "keep state that changes in the instance, or return it",
             )
+        if name == "training" and not view._sets_modes:
+            _require_mode(path, view, value)
         if not name.startswith("__"):
             written.add((path, name))
         if not name.startswith("_"):
@@ -922,6 +931,18 @@ def _watch_assignments(path: str, module: nn.Module, view: ModelView, copies: di
     own: dict[str, Any] = {} if hasattr(kind, "__deepcopy__") else {"__deepcopy__": deep_copy}
     own |= {"__setattr__": set_attribute, "__getattr__": get_attribute}
     module.__class__ = derived_class(kind, own | copies)
+
+
+def _require_mode(path: str, view: ModelView, mode: bool) -> None:
+    """Raise UnsupportedError where forward puts a module into a mode in which it computes otherwise: cells are traced
+    in the mode that the user's module has."""
+    module = module_at(view.model, path)
+    if mode != module.training and differs_in_training(module):
+        name = f"{path!r}, {type(module).__name__}," if path else type(module).__name__
+        refuse(
+            f"forward puts {name} into {'training' if mode else 'evaluation'} mode, in which it computes otherwise",
+            "call train() or eval() before forward, or let the model's own train() keep it in its mode",
+        )
 
 
 def recording_shadow(view: ModelView, table: TypeTable, home: State = None) -> tuple[nn.Module, Recorder]:

@@ -32,6 +32,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 from edbc.base.graph import ValueClass
@@ -54,8 +55,22 @@ _ALPHA = 1.7580993408473766
 """Of SELU: minus its limit for small arguments."""
 _OF_CHANNELS = frozenset("dropout1d dropout2d dropout3d feature_dropout feature_alpha_dropout".split())
 """They drop whole channels."""
+_DROPS = _OF_CHANNELS | {"dropout", "alpha_dropout", "rrelu"}
 _UNBATCHED = {"dropout1d": 2, "dropout3d": 4}
 """Dimensions of what these take for one sample without a batch dimension, so that channels come first."""
+
+
+def differs_in_training(module: nn.Module) -> bool:
+    """Whether a module of torch's computes otherwise in training, or one of the user's may: its code drops out."""
+    rate = getattr(module, "p", getattr(module, "dropout", 0.0))
+    if isinstance(module, nn.modules.dropout._DropoutNd | nn.RNNBase | nn.MultiheadAttention):
+        return rate != 0.0 and (not isinstance(module, nn.RNNBase) or module.num_layers > 1)
+    if isinstance(module, nn.RReLU | nn.modules.batchnorm._NormBase):
+        return True
+    if type(module).__module__.startswith("torch."):
+        return False
+    named = [{*f.__code__.co_names} for f in vars(type(module)).values() if isinstance(f, FunctionType)]
+    return any("training" in names and names & _DROPS for names in named)
 
 
 def probability(p: Any) -> float:

@@ -32,6 +32,7 @@ from edbc.capture.code.regions import Regions
 from edbc.capture.code.shadow import ModelView, recording_shadow
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.forward.repeat import require_repeatable
+from edbc.capture.forward.states import attributes_unchanged
 from edbc.capture.record.table import TypeTable
 from edbc.capture.semantics.autocast import entered
 from edbc.capture.semantics.modes import on_host
@@ -314,18 +315,19 @@ def capture_for_compiling(
     code = Regions(model, Closed(model))
     sample = Sample(model, code, training[0])
     unseen: list[Any] = []
-    if not runs_out(sample):
-        unseen = training[0][FEW : 2 * FEW]
-        training, fresh = [training[0][:FEW]], [batch for batch in fresh if len(batch) <= FEW]
-        sample = sample.of(training[0])
-    found = decide(sample, decided or Decisions())
+    with attributes_unchanged(model):
+        if not runs_out(sample):
+            unseen = training[0][FEW : 2 * FEW]
+            training, fresh = [training[0][:FEW]], [batch for batch in fresh if len(batch) <= FEW]
+            sample = sample.of(training[0])
+        found = decide(sample, decided or Decisions())
     view, table = found.of(model, code)
     shadow, recorder = recording_shadow(view, table)
     captures: list[list[Capture]] = []
     run_segment = SegmentsUnplanned(model, view, table)
     for number, batch in enumerate([*training, *fresh]):
         report("capture", number, len(training) + len(fresh), {"name": count(len(batch), "instance")})
-        with unchanged(batch):
+        with unchanged(batch), attributes_unchanged(model):
             captures.append(run_segment.taken(capture(shadow, recorder, batch, run_segment)))
     report("capture", len(captures), len(captures), {})
     if not any(part.graph.num_nodes for part in captures[0]):

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import bound, counts, graph_of, require_parity, seeded
+from helpers import bound, counts, graph_of, require_eager, require_parity, seeded
 from test_structures import SIZE
 from torch import nn
 from torch.nn import functional as F
 
 import edbc
 from edbc.capture.record.signature import call_type
+from edbc.errors import UnsupportedError
 from edbc.plan.schema import TYPE_NAME
 from edbc.run.cpu.cpubackend import CellKernel
 
@@ -372,3 +373,39 @@ def test_variables_have_names_however_often_code_ran() -> None:
 
     assert any(line.startswith("below = ") for line in net.plan.cells["inner"].operations)
     type(net)(net.plan, model)([[1]])
+
+
+class SetsModes(nn.Module):
+    """A forward that puts modules into training or evaluation mode."""
+
+    def __init__(self, rate: float, part: str, mode: bool) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.LSTM(SIZE, SIZE, 1), nn.Dropout(rate))
+        self.rate, self.part, self.mode = rate, part, mode
+
+    def forward(self, xs: list[torch.Tensor]) -> torch.Tensor:
+        self.get_submodule(self.part).train(self.mode)
+        h = torch.zeros(2, 1, SIZE)
+        for x in xs:
+            h = self.inner[1](self.inner[0](h + x)[0])
+        return h
+
+
+def test_modes_that_forward_sets() -> None:
+    """Forward may put into training mode what computes the same there, and a plan is of evaluation whatever it sets."""
+    instances = [[torch.randn(SIZE) for _ in range(1 + i % 3)] for i in range(6)]
+    model = seeded(SetsModes, 0.0, "", True).eval()
+    net = edbc.compile(model, instances, force=True, policy="agenda", measure_gain=False)
+    require_eager(net, instances)
+    with pytest.raises(UnsupportedError, match=r"forward puts 'inner\.1', Dropout, into training mode"):
+        bound(seeded(SetsModes, 0.5, "inner", True).eval(), instances)
+
+
+def test_what_forward_keeps_from_training_does_not_drop() -> None:
+    """A part that forward puts into evaluation mode is not run in the training mode that the model is in."""
+    instances = [[torch.randn(SIZE) for _ in range(1 + i % 3)] for i in range(6)]
+    model = seeded(SetsModes, 0.5, "inner", False).eval()
+    net = bound(model, instances)
+    model.train()
+    with pytest.raises(UnsupportedError, match=r"forward puts 'inner\.1', Dropout, into evaluation mode"):
+        net(instances)
