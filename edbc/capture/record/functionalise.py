@@ -857,12 +857,28 @@ def _assign(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> 
         if row is not None and type(row) is not Buffer:
             _assign_row(rec, buffer, row, value)
             return
-        part = buffer.split(number, is_alone) if row is None else row
+        is_span = row is None and type(buffer.items[number]) is not Buffer and _is_span(buffer, index, value)
+        part = None if is_span else buffer.split(number, is_alone) if row is None else row
         if part is None:
             with changing(rec, buffer.row(number)) as target:
                 _set_item(rec, target, tuple(index), value)
             return
         buffer, index = part, index or (slice(None),)
+
+
+def _is_span(buffer: Buffer, index: Sequence[Any], value: Any) -> bool:
+    """Whether many elements of a row from its start on, or up to its end, become a recorded vector (`out[t, :size] =
+    h`): one node, of a type for each of the vector's, where elements would be a node each."""
+    if len(index) != 1 or type(index[0]) is not slice or type(value) is not Value or value.ndim != 1:
+        return False
+    size = buffer.described.shape[1:]
+    places = range(*size)[index[0]] if len(size) == 1 else range(0)
+    is_at_an_end = bool(places) and (places[0] == 0 or places[-1] == size[0] - 1)
+    return is_at_an_end and len(places) == value.shape[0] >= MANY
+
+
+MANY = 8
+"""Elements from which on they are no nodes of their own."""
 
 
 def _assign_rows(rec: Recorder, buffer: Buffer, index: Sequence[Any], value: Any) -> None:

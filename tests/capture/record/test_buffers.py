@@ -288,6 +288,27 @@ def of_slices_that_change(net: Any, words: list[int]) -> Any:
     return states, states[0]
 
 
+def of_halves(net: Any, words: list[int]) -> Any:
+    """Vectors at either end of rows, at once and one by one."""
+    states, half = torch.zeros(len(words), 4 * SIZE), 2 * SIZE
+    states[:, half:] = torch.stack([word_of(net, word).repeat(2) * 2 for word in words])
+    for i, word in enumerate(words):
+        states[i, :half] = word_of(net, word).repeat(2)
+    return states
+
+
+def of_halves_and_elements(net: Any, words: list[int]) -> Any:
+    """Once more, and elements beside them, in front and behind."""
+    states, half = of_halves(net, words), 2 * SIZE
+    seen = states[0] * 1.0
+    states[-1, :half] = net.start.repeat(2)
+    states[0, 3], states[-1, 5] = 5.0, net.start[1]
+    other = torch.ones(2, half + 1)
+    other[0, 1], other[1, 1:] = net.start[0], states[0, half:]
+    other[0, 1:], other[1, 2] = states[0, :half], net.start[2]
+    return seen, states, other, other[:, 1].sum() + states[:, 4].sum()
+
+
 def net_of(forward: Callable[[Any, Any], Any]) -> Any:
     """A model whose method it is."""
     return seeded(type("Net", (Base,), {"forward": forward}))
@@ -299,6 +320,7 @@ ALONE = (
     read_while_it_grows, overwritten, of_a_table_of_paths, of_zeros_of_either_sign,
     read_as_numbers_first, given_to_others, of_two_names, added_to_as_a_whole, of_spans, of_messages,
     of_what_an_instance_brings, by_numbers_in_tensors, of_slices_that_change,
+    of_halves, of_halves_and_elements,
 )  # fmt: skip
 SHARED = (
     while_a_view_is_there, while_a_row_s_view_is_there, whose_whole_row_is_there,
@@ -429,6 +451,13 @@ def test_where_in_a_chart_is_no_part_of_a_type() -> None:
     types = [graph.types[kind].signature for kind in {*graph.node_type.tolist()}]
     assert not any("written" in signature for signature in types)
     assert len(types) <= 5 * 6 + 4  # of each of six widths five, and of what is returned
+
+
+def test_vectors_at_an_end_of_a_row_are_no_elements() -> None:
+    """Each half that is assigned is one node."""
+    net = require_parity(net_of(of_halves), WORDS, (3,))
+    graph, num_words = net.prepare(WORDS).capture.graph, sum(map(len, WORDS))
+    assert graph.num_nodes <= 8 * num_words + 2 * len(WORDS)
 
 
 def of_any_order(net: Any, instance: tuple[int, list[int]]) -> Any:
