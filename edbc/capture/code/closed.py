@@ -44,7 +44,8 @@ Definitions.
     its attributes are open there.
 (7) A branch that prints, warns or logs (`code.recompiled.speaks`) is not read: copies of code that is recorded say when
     they take it (`code.rebind`, (17)), and nothing of that call is kept. So functions that have one are closed where
-    copies of them run, in methods of modules and where they are called by name.
+    copies of them run, in methods of modules and where they are called by name. What a logger is told below its level
+    is a look-up of the levels.
 (8) The `forward` of a module that somebody promised to be closed (`edbc.closed`) is, and so are calls of the module.
 
 Closed is not all that a cell must be. That tensors are changed in place, read as numbers, or handed back as they came
@@ -64,6 +65,7 @@ import functools
 import inspect
 import itertools
 import linecache
+import logging
 import math
 import re
 import sys
@@ -101,7 +103,7 @@ from edbc.capture.standins.source import is_library
 
 _BUILTINS = frozenset(
     "abs all any bool dict divmod enumerate float int isinstance iter len list map max min next range reversed round "
-    "slice sorted str sum tuple zip Ellipsis".split()
+    "slice sorted str sum tuple zip Ellipsis __debug__".split()
 )
 """Built-in functions that only compute; iterators are no arguments of a cell, so they are code's own."""
 _OF_MODULES = frozenset("children named_children modules named_modules parameters named_parameters".split())
@@ -136,6 +138,9 @@ _CLASS = "__class__"
 """The variable that `super()` without arguments reads."""
 _STATE = re.compile(r"is_.*enabled|is_inference.*|get_.*|set_.*|.*seed.*|.*rng.*|.*available|save|load|compile")
 """Functions of torch that read or change what is no argument of theirs."""
+
+
+_LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error", "critical")}
 
 
 class Obstacle(NamedTuple):
@@ -1096,6 +1101,8 @@ class _Reading:
                 found, is_known = self._of_module(node, found, name)
                 if is_known or (number == len(names) and self._holds_tensors(found, name)):
                     return
+            elif isinstance(found, logging.Logger) and self._is_silent(found, name):
+                return
             elif type(found) is dict and name in _OF_DICTS:
                 text = text.removesuffix(f".{name}")
                 break
@@ -1112,6 +1119,21 @@ class _Reading:
             else:
                 self.refuse(node, f"{text}: {type(found).__name__!r} objects may change unseen")
         self._require_plain(node, text, found)
+
+    def _is_silent(self, logger: logging.Logger, name: str) -> bool:
+        """Whether a method of a logger's says nothing at the levels that it and those above have, and rest on these."""
+        own = type(logger)
+        if name not in _LEVELS or any(
+            getattr(own, x) is not getattr(logging.Logger, x) for x in (name, "isEnabledFor")
+        ):
+            return False
+        above: logging.Logger | None = logger
+        while above is not None:
+            for what in ("level", "parent", "disabled"):
+                self.closed.note(standing(vars(above), what))
+            above = above.parent
+        self.closed.note(standing(vars(logger.manager), "_disable"))
+        return not logger.isEnabledFor(_LEVELS[name])
 
     def _is_method(self, found: Any, name: str) -> bool:
         """Whether it is a method or property of an object of a plain class. Raises _Open for an open one."""

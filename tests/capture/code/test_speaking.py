@@ -82,6 +82,15 @@ class Verbose(nn.Module):
     def by_name(self, x: Tensor) -> Tensor:
         return plain(x)
 
+    def below_the_level(self, x: Tensor) -> Tensor:
+        logger.debug("of %d", len(x))
+        logger.info(f"of {x.shape}")
+        return x * 2 if __debug__ else x
+
+    def at_the_level(self, x: Tensor) -> Tensor:
+        logger.warning("of %d", len(x))
+        return x * 2
+
 
 def items(count: int, seed: int, shape: Callable[[int], tuple[int, ...]], verbose: bool) -> list[tuple[Tensor, int]]:
     generator = torch.Generator().manual_seed(seed)
@@ -121,3 +130,46 @@ def test_functions_of_which_no_copy_runs_are_read_whole() -> None:
     assert closed.obstacle(model, "by_name") is None
     for name in ("of_functions", "of_objects", "of_values"):
         assert closed.obstacle(model, name) is not None
+
+
+class Logs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.out = nn.Linear(3, SIZE), nn.Linear(SIZE, 2)
+
+    def combine(self, x: Tensor) -> Tensor:
+        logger.info("combining")
+        return torch.tanh(self.out(torch.relu(self.up(x))))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.combine(x) * 2
+
+
+@pytest.mark.parametrize("change", ["own", "above", "all"])
+def test_what_loggers_are_told_below_their_level(change: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is no obstacle, until a level is another: then all is told each time."""
+    model, above = seeded(Logs), logging.getLogger()
+    with caplog.at_level(logging.WARNING):
+        if change == "all":
+            logger.setLevel(logging.INFO)
+            logging.disable(logging.INFO)
+        try:
+            closed = Closed(Verbose())
+            assert closed.obstacle(closed.model, "below_the_level") is None
+            assert closed.obstacle(closed.model, "at_the_level") is not None
+            given = [torch.ones(3) * i for i in range(4)]
+            net = bound(model, given, "auto", None)
+            assert net.plan.automatic
+            caplog.handler.setLevel(logging.NOTSET)
+            net(given)
+            assert not caplog.records
+            if change == "all":
+                logging.disable(logging.NOTSET)
+            else:
+                (logger if change == "own" else above).setLevel(logging.INFO)
+            for _ in range(2):
+                net(given)
+            assert len(caplog.records) == 8
+        finally:
+            logging.disable(logging.NOTSET)
+            logger.setLevel(logging.NOTSET)
