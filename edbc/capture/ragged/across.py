@@ -164,7 +164,7 @@ def _of_rows(index: Any, dim: Any, source: Any) -> Any:
     moved = index.movedim(dim, 0)
     if index.numel() and not any(moved.stride()[1:]):  # `where.unsqueeze(1).expand(-1, 64)`
         return moved.as_strided(moved.shape[:1], moved.stride()[:1])
-    moved = moved.reshape(index.shape[dim], -1)
+    moved = moved.flatten(1)  # of no rows, too
     return moved[:, 0] if moved.shape[1] and bool((moved == moved[:, :1]).all()) else None
 
 

@@ -234,3 +234,24 @@ def test_a_class_varies_where_tensors_of_no_other_do() -> None:
     assert varying(sizes) == ("f32[n,1,1]",)
     assert varying(sizes | {(torch.float32, (4, 1, 5)): {0, 1, 2}}) == ("f32[4,1,n]", "f32[n,1,1]")
     assert varying({(torch.float32, (4, 1)): {0, 1}, (torch.float64, (3, 1)): {0, 1}}) == ()
+
+
+class SentAlongEdges(nn.Module):
+    """Rows of two by HIDDEN, sent along the edges of a graph, of which there may be none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCAB, 2 * HIDDEN)
+
+    def forward(self, data: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        ids, edges = data
+        h = self.words(ids).view(-1, 2, HIDDEN)
+        sent = h[edges[0]]
+        return torch.zeros_like(h).scatter_add(0, edges[1].view(-1, 1, 1).expand_as(sent), sent).sum(0)
+
+
+def test_a_graph_without_edges_is_sent_no_rows() -> None:
+    """Rows of several dimensions are sent by an index of no rows, too."""
+    graphs = [(torch.arange(n), torch.tensor([[0, n - 1], [1, 0]])[:, : n % 3].contiguous()) for n in range(2, 8)]
+    model = SentAlongEdges().eval()
+    require_eager(bound(model, graphs, rows=True), model, graphs)
