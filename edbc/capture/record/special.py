@@ -343,9 +343,14 @@ def selected(rec: Recorder, value: Any, known: OfMany) -> Any:
 
 def lazy_stack(rec: Recorder, is_cat: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What `torch.stack` or `torch.cat` gives of values of one class, as a lazy stack."""
-    given = dict(zip(("tensors", "dim"), args, strict=False)) | kwargs
-    tensors, dim = given.pop("tensors", None), given.pop("dim", 0)
-    if not isinstance(tensors, list | tuple) or not tensors or given or len(args) > 2 or rec.books is not None:
+    if len(args) == 1 and not kwargs:
+        tensors, dim = args[0], 0
+    else:
+        given = dict(zip(("tensors", "dim"), args, strict=False)) | kwargs
+        tensors, dim = given.pop("tensors", None), given.pop("dim", 0)
+        if given or len(args) > 2:
+            return NotImplemented
+    if not isinstance(tensors, list | tuple) or not tensors or rec.books is not None:
         return NotImplemented
     first = tensors[0] if type(tensors[0]) is Value else next((x for x in tensors if type(x) is Value), None)
     if first is None:
@@ -357,9 +362,12 @@ def lazy_stack(rec: Recorder, is_cat: bool, args: tuple[Any, ...], kwargs: dict[
     at = dim % ndim
     if at and rec.in_cell:  # whose items are as many in every node, and which native code reads as they stand
         return NotImplemented
-    items = [x if type(x) is Value else _as_value(rec, x) for x in tensors]
-    if not all(x.slot is slot for x in items):
-        return NotImplemented
+    items = []
+    for x in tensors:
+        item = x if type(x) is Value else _as_value(rec, x)
+        if item.slot is not slot:
+            return NotImplemented
+        items.append(item)
     row_shape = (*slot.shape[:at], *slot.shape[at + is_cat :])
     rec.note_size(len(items), row_shape, slot.dtype, at)
     if rec.ragged and rec.has_rows(row_shape, slot.dtype, at):
