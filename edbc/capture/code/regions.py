@@ -249,6 +249,9 @@ class _Form:
         self.moves = self._has_begun = self._read_a_list = False
         self.fixed: set[str] = set()
         """Variables among the leaves, each one once."""
+        self._divisors: list[ast.expr] = []
+        self._beside: set[str] = set()
+        """Leaves that are read as something else than divisors."""
 
     def takes(self, unit: _Unit) -> bool:
         """Add a statement; False where it cannot be added, which is the end of this."""
@@ -290,6 +293,8 @@ class _Form:
         if isinstance(node, ast.Call):
             return self._call(node)
         made = copy.copy(node)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+            self._divisors.append(node.right)
         for field, value in ast.iter_fields(node):
             if field in _OPERANDS:
                 setattr(made, field, [*map(self.inside, value)] if isinstance(value, list) else self.inside(value))
@@ -332,6 +337,8 @@ class _Form:
                 if node.id not in self.fixed:
                     self.fixed.add(node.id)
                     self.leaves.append((node.id, node))
+                if not self._divides(node):
+                    self._beside.add(node.id)
                 return node
         elif any(isinstance(n, ast.Name) and n.id in self.assigned for n in ast.walk(node)):
             raise _Conflict
@@ -341,7 +348,18 @@ class _Form:
         while name in self.outliner.names:
             name += "_"
         self.leaves.append((name, node))
+        if not self._divides(node):
+            self._beside.add(name)
         return ast.copy_location(ast.Name(name, ast.Load()), node)
+
+    def _divides(self, node: ast.expr) -> bool:
+        return any(node is divisor for divisor in self._divisors)
+
+    def given(self, within: dict[int, ast.expr]) -> Iterator[ast.expr]:
+        """What a call of the region is given: its leaves, or what stands for them by identity."""
+        for name, leaf in self.leaves:
+            value = within.get(id(leaf), leaf)
+            yield value if name in self._beside else ast.Call(ast.Name(DIVISOR, ast.Load()), [value], [])
 
     def _note_leaf(self, node: ast.expr) -> None:
         """A leaf is evaluated in front of what the region has done so far, definition (5)."""
@@ -402,7 +420,7 @@ class _Outliner(Expressions):
         self._chosen = chosen
         self.find()
         given: dict[str, Any] = {LOOK_UP: look_up, LOOK_UP_ONE: look_up_one, COLUMN: column, COLUMNS: columns,
-                                 CHANGED: changed, SAYS: says}  # fmt: skip
+                                 CHANGED: changed, DIVISOR: divisor, SAYS: says}  # fmt: skip
         if self.is_helper:
             given |= {region.name: _calling_region(region, self._self) for region in self.regions}
         code = compiled_like(self._function, self._definition, given)
@@ -515,11 +533,12 @@ class _Outliner(Expressions):
     def _emitted(self, draft: _Draft, within: dict[int, ast.expr]) -> list[ast.stmt]:
         if draft.form is None or draft.name is None or draft.name not in self._chosen:
             return [_Replaced(within).visit(unit.statement) for unit in draft.units]
-        leaves = [within.get(id(leaf), leaf) for _, leaf in draft.form.leaves]
         own = ast.Name(self._self, ast.Load())
         method = ast.Name(draft.name, ast.Load()) if self.is_helper else ast.Attribute(own, draft.name, ast.Load())
         given = [own] if self.is_helper and self._self != _OWNER else []
-        return self._calling(ast.Call(method, [*given, *leaves], []), draft.results, draft.units, draft.form)
+        return self._calling(
+            ast.Call(method, [*given, *draft.form.given(within)], []), draft.results, draft.units, draft.form
+        )
 
     def _is_worth(self, form: _Form) -> bool:
         if form.operations < LEAST or not form.sure:
@@ -676,6 +695,15 @@ class _Outliner(Expressions):
         elif isinstance(node, ast.comprehension):
             node.iter = self._within(node.iter)
         return node
+
+
+DIVISOR = "divisor of"
+
+
+def divisor(number: Any) -> Any:
+    """A whole number as the float by which torch divides: floats that differ from call to call are operands of one type
+    (`record.numbers`); whole numbers are of a type each, as they may be sizes."""
+    return float(number) if type(number) is int else number
 
 
 _VALUE = "_edbc_value_"

@@ -3,7 +3,9 @@
 A number is part of a signature (`0.5` in `h * 0.5`), so that true constants cost nothing. A number that differs from
 node to node (an edge's weight) would make a type per value and nothing would batch. So calls that have been made with
 more than `LONG` different numbers take their numbers as operands from then on; and so do, from the start, calls whose
-form with operands the plan knows. Both forms compute the same; only how nodes batch differs.
+form with operands the plan knows, and, while a plan is made, those that an earlier recording of the sample found
+(`TypeTable.lifted`), lest a plan have a type for each of the first numbers. Both forms compute the same; only how nodes
+batch differs.
 """
 
 from __future__ import annotations
@@ -84,11 +86,24 @@ def with_floats_lifted(rec: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([rec.number(item, dtype) if type(item) is float else item for item in args])
 
 
+def lifted_calls(rec: Recorder) -> frozenset[str]:
+    """The calls that take numbers as operands by now, told such that recorders of other tables know them."""
+    return frozenset(text_of(group) for group, seen in rec.numbers.items() if not isinstance(seen, set))
+
+
+def text_of(group: Any) -> str:
+    """A group of calls by names and slots."""
+    if isinstance(group, tuple):
+        return f"({', '.join(map(text_of, group))})"
+    return str(getattr(group, "text", None) or getattr(group, "__name__", None) or repr(group))
+
+
 def _lifts(rec: Recorder, group: Any, number: Any, is_planned: Callable[[], bool]) -> bool:
     """True when calls of this group take their numbers as operands."""
     seen = rec.numbers.get(group)
     if seen is None:
-        seen = rec.numbers[group] = True if rec.table.num_known and is_planned() else set()
+        is_known = text_of(group) in rec.table.lifted or (rec.table.num_known and is_planned())
+        seen = rec.numbers[group] = True if is_known else set()
     if not isinstance(seen, set):
         return True
     seen.add(number)

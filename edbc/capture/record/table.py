@@ -262,11 +262,13 @@ class TypeTable:
     With `other_sizes` a plan serves a model of other sizes: what has no exact type takes the one that `sizes.meant`
     finds. With `other_dtypes` operands may have other dtypes than those that the plan knows (torch.autocast), and
     several types may be *variants* of one: they differ in dtypes only. With `same_sizes` a type stands for those that
-    differ in dtypes only, and `other_sizes` for no more than that. `patterns` are of the plan, or of none.
+    differ in dtypes only, and `other_sizes` for no more than that. `patterns` are of the plan, or of none. Calls that
+    are `lifted` take their numbers as operands from the start (`record.numbers`).
     """
 
     def __init__(self, known: Iterable[tuple[str, str]] = (), other_sizes: bool = False, other_dtypes: bool = False,
-                 same_sizes: bool = False, patterns: Iterable[Planned] = ()):  # fmt: skip
+                 same_sizes: bool = False, patterns: Iterable[Planned] = (),
+                 lifted: Collection[str] = ()):  # fmt: skip
         self._other_sizes = other_sizes or other_dtypes
         self._other_dtypes = other_dtypes
         self._same_sizes = same_sizes
@@ -275,6 +277,7 @@ class TypeTable:
         """Types of the plan that were recorded, by their signature without dtypes."""
         self._variant_of: dict[int, int] = {}
         self._has_plans_sizes = False
+        self.lifted = lifted
         self.entries: list[Entry] = []
         self.types: list[NodeType | None] = []
         self.sources: list[Source] = []

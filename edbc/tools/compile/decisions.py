@@ -72,6 +72,7 @@ from edbc.capture.code.work import num_operations, work_of_call
 from edbc.capture.forward.build import Capture, capture
 from edbc.capture.patterns.fusions import Planned, patterns_of
 from edbc.capture.ragged.value import Sizes, varying
+from edbc.capture.record.numbers import lifted_calls
 from edbc.capture.record.recorder import Recorder
 from edbc.capture.record.table import TypeTable
 from edbc.capture.standins.objects import unchanged
@@ -106,16 +107,18 @@ class Decisions(NamedTuple):
 
 
 class Decided(NamedTuple):
-    """Automatic cells by name, with the lines where their code begins, ragged classes, and patterns."""
+    """Automatic cells by name, with the lines where their code begins, ragged classes, patterns, and calls that take
+    numbers as operands (`record.numbers`)."""
 
     automatic: dict[str, str]
     ragged: tuple[str, ...]
     patterns: tuple[Pattern, ...] = ()
+    lifted: frozenset[str] = frozenset()
 
     def of(self, model: nn.Module, code: Regions | None = None) -> tuple[ModelView, TypeTable]:
         """What records a model so."""
         view = ModelView(model, automatic=self.automatic, ragged=self.ragged, code=code)
-        return view, TypeTable(patterns=map(Planned, self.patterns))
+        return view, TypeTable(patterns=map(Planned, self.patterns), lifted=self.lifted)
 
 
 class _Recorded(NamedTuple):
@@ -138,22 +141,33 @@ class Sample:
         self._known: dict[tuple[tuple[str, ...], frozenset[str]], _Recorded] = {}
         self.traces: SharedTraces = {}
         self._kernels: dict[str, Any] = {}
+        self.lifted = frozenset[str]()
+        """What recording has found of numbers that differ from call to call."""
 
     def of(self, instances: Sequence[Any]) -> Sample:
         """Of some of the instances, with what has been made of the model."""
         some = Sample(self.model, self.code, instances)
         some.natives, some.traces, some._kernels = self.natives, self.traces, self._kernels
+        some.lifted = self.lifted
         return some
 
     def recorded(self, ragged: tuple[str, ...] = (), names: frozenset[str] = frozenset()) -> _Recorded:
         """With these classes ragged and the methods of these names as cells."""
         known = self._known.get((ragged, names))
         if known is None:
-            view = ModelView(self.model, automatic=names, ragged=ragged, code=self.code)
-            view.share_traces(self.traces)
-            sizes: Sizes | None = None if ragged or names else {}
-            known = self._known[ragged, names] = self.recorded_by(view, TypeTable(), sizes)
+            known = self._known[ragged, names] = self._recorded(ragged, names)
         return known
+
+    def _recorded(self, ragged: tuple[str, ...], names: frozenset[str]) -> _Recorded:
+        view = ModelView(self.model, automatic=names, ragged=ragged, code=self.code)
+        view.share_traces(self.traces)
+        sizes: Sizes | None = None if ragged or names else {}
+        recorded = self.recorded_by(view, TypeTable(lifted=self.lifted), sizes)
+        found = lifted_calls(recorded.recorder)
+        if found <= self.lifted:
+            return recorded
+        self.lifted |= found
+        return self._recorded(ragged, names)
 
     def taken(self, decided: Decided) -> _Recorded:
         """As has been decided but for patterns; the table may get more types, so nobody else is given the same. Cells
@@ -194,7 +208,7 @@ def decide(sample: Sample, given: Decisions) -> Decided:
     how many."""
     decided = _cells_and_rows(sample, given)
     patterns = (decided.patterns or _mined(sample, decided)) if given.patterns is None else given.patterns
-    return decided._replace(patterns=patterns)
+    return decided._replace(patterns=patterns, lifted=sample.lifted)
 
 
 def patterns_in(plan: Plan) -> tuple[Pattern, ...]:
@@ -229,7 +243,7 @@ def _cells_and_rows(sample: Sample, given: Decisions) -> Decided:
 
 def cost_of_new(sample: Sample, decided: Decided) -> float:
     """Definition (2), microseconds: of instances like those of the sample, but new."""
-    view, table = decided.of(sample.model, sample.code)
+    view, table = decided._replace(lifted=sample.lifted).of(sample.model, sample.code)
     view.share_traces(sample.traces)
     shadow, recorder = recording_shadow(view, table)
     sample.recorded_with(shadow, recorder, view)
@@ -247,7 +261,7 @@ def cost_of_new(sample: Sample, decided: Decided) -> float:
 
 def _recording_alike(sample: Sample, decided: Decided, recording: float) -> float:
     """What it costs where one of many that are alike is recorded; infinite where that does not pay."""
-    view, table = decided.of(sample.model, sample.code)
+    view, table = decided._replace(lifted=sample.lifted).of(sample.model, sample.code)
     if not view.closed.is_forward_told:
         return math.inf
     alike = Alike(view, Lexicon(table, view, _nobody, _nobody), lambda: recording_shadow(view, table))

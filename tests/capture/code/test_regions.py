@@ -316,6 +316,30 @@ def test_what_the_instance_brings_is_computed_at_once() -> None:
             torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize(("beside", "types"), [("", 1), (" * n", 42)])
+def test_divisors_are_operands(beside: str, types: int, tmp_path: Path) -> None:
+    """A mean over as many as there are: a whole number that divides is a float of the region's call, which of many is
+    an operand from the start; one that is read beside is a constant, a type for each."""
+    (tmp_path / "means.py").write_text(f"""from test_regions import Base, torch
+
+
+class Means(Base):
+    def forward(self, words):
+        total = self.bias
+        for n, word in enumerate(words, 1):
+            total = torch.tanh(self.step(total + self.words.weight[word]) / n{beside})
+        return total
+""")
+    make = imported(tmp_path / "means.py", "means").Means
+    instances = [[(5 * i + k) % 9 for i in range(n)] for k, n in enumerate((40, 41, 42))]
+    net, model = bound(seeded(make), instances, "auto"), seeded(make).eval()
+    assert all(map(torch.allclose, net(instances), map(model, instances)))
+
+    texts = [t.signature for t in net.table.graph_types() if "forward:1" in t.signature]
+    assert len(texts) == types
+    assert any("f32[]" in text for text in texts) != bool(beside)
+
+
 def test_one_torch_call_is_no_region() -> None:
     """Nor is a call of a module of the user's, which is a candidate itself."""
 
@@ -623,7 +647,7 @@ class Writer:
             return self.random.choice(["a", "b", "c", "xs[0]", "ys[-1]", "self.words(torch.tensor(n))", "self.bias",
                                        "self.words(torch.tensor([n]))[0]",
                                        "self.words(torch.LongTensor([n])).squeeze(0)"])  # fmt: skip
-        kind = pick(13)
+        kind = pick(14)
         if kind < 3:
             return f"torch.{self.random.choice(['tanh', 'sigmoid', 'relu'])}({inner()})"
         if kind < 5:
@@ -637,6 +661,7 @@ class Writer:
             lambda: f"self.changed({self.random.choice(['xs', 'ys'])}, {inner()})",
             lambda: f"{inner()}.view(2, 2).t().reshape(-1)",
             lambda: f"({inner()} if n % 2 else {inner()})",
+            lambda: f"({inner()} / {self.random.choice(['max(n, 1)', 'len(xs)', 'self.factor', '(a * a + 1)'])})",
         ][kind - 5]()
 
 
