@@ -754,9 +754,16 @@ def _is_plain(number: Any) -> bool:
 
 
 def described_numbers(data: Any, dtype: torch.dtype | None = None, device: Any = None, **rest: Any) -> Any:
-    """`torch.tensor(data)` and its like of plain numbers, or of a float; None where it is not definition (1)."""
+    """`torch.tensor(data)` and its like of plain numbers, of lists of as many (`[[gap]]`), or of a float; None where it
+    is not definition (1)."""
     is_one = type(data) is float
     numbers = [data] if is_one else data
+    shape = torch.Size(() if is_one else (len(numbers),))
+    if shape and numbers and type(numbers[0]) in _NESTS:
+        width = len(numbers[0])
+        if not all(type(row) in _NESTS and len(row) == width for row in data):
+            return None
+        numbers, shape = [number for row in data for number in row], torch.Size((len(data), width))
     rec, kinds = _describer(), frozenset(map(type, numbers))
     if rec is None or rec.ragged or rest or not kinds or not kinds <= PLAIN_NUMBERS:
         return None
@@ -768,7 +775,7 @@ def described_numbers(data: Any, dtype: torch.dtype | None = None, device: Any =
         held = _Numbers(array(CODES[dtype], numbers))
     except OverflowError:
         return None
-    return _made(rec, Description(_of_numbers, torch.Size(() if is_one else (len(numbers),)), (held,), dtype))
+    return _made(rec, Description(_of_numbers, shape, (held,), dtype))
 
 
 class _Numbers:
@@ -884,6 +891,7 @@ def _other_recorder(tree: Any) -> Any:
     return None
 
 
+_NESTS = (list, tuple)
 _NUMBERS = (int, float, bool, type(None))
 _BOUNDS = frozenset((int, type(None)))
 _INFINITE = (math.inf, -math.inf)

@@ -219,7 +219,10 @@ def numbers_of_a_list(net: Uses, x: torch.Tensor) -> Any:
     before = net.up(x).minimum(h)
     data[0], h[1] = 7.0, 5.0
     after = net.up(x).minimum(h)
-    return before, after, torch.tensor(data, dtype=torch.float64) + x, torch.tensor(data[:3]).resize_(2, 2)[0, 0]
+    with pytest.raises(ValueError, match="expected sequence of length 1"):
+        torch.tensor([[0.5], [0.5, 1.0]])
+    many = torch.tensor([data, data]), net.up(x) @ torch.tensor([[0.5 * k] for k in range(SIZE)])
+    return before, after, many, torch.tensor(data, dtype=torch.float64) + x, torch.tensor(data[:3]).resize_(2, 2)[0, 0]
 
 
 HOWS.append(numbers_of_a_list)
@@ -323,8 +326,8 @@ def test_constants_are_descriptions() -> None:
 
     def how(net: Uses, x: torch.Tensor) -> Any:
         kinds.extend(map(type, [torch.zeros(SIZE), torch.tensor([1, 2.5]), torch.as_tensor((1,), dtype=torch.double)]))
-        kinds.extend(map(type, [torch.tensor(2.0), torch.tensor(0.5, dtype=torch.double)]))
-        others.extend(map(type, [torch.tensor([1, 2]), torch.tensor([]), torch.tensor([[1.0]]), torch.tensor(2)]))
+        kinds.extend(map(type, [torch.tensor(2.0), torch.tensor([[1.0]]), torch.tensor([(0.5, 1), [True, 2]])]))
+        others.extend(map(type, [torch.tensor([1, 2]), torch.tensor([]), torch.tensor([[], []]), torch.tensor(2)]))
         return net.up(x)
 
     kinds: list[type] = []
@@ -341,7 +344,8 @@ def test_numbers_are_torchs_to_the_bit() -> None:
              lambda: random.choice([True, -0.0, float("nan"), float("inf"), 1e300, 1e-45, 5e-324])]  # fmt: skip
     count = 200
     lists: list[Any] = [[random.choice(kinds)() for _ in range(SIZE - 1)] + [0.5] for _ in range(count)]
-    lists += [float(data[0]) for data in lists]
+    ways: list[Any] = [lambda data: float(data[0]), lambda data: [data], lambda data: [data, data[::-1]]]
+    lists += [way(data) for way in ways for data in lists]
     expected = [torch.tensor(data, dtype=dtype) for data in lists for dtype in (torch.float32, torch.float64)]
     found: list[torch.Tensor] = []
 
