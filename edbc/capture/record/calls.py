@@ -9,8 +9,8 @@ Definitions.
     parameter that is a matrix is no operand (`record.keys`), and may be another in each call.
 (2) The *unrolled* call of a form is Python code without a loop: it takes the arguments as they are given, compares the
     operands' slots and the matrices with those of the last call (then with those of all known ones), appends one node,
-    and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs:
-    lists of children have a form for each number of them.
+    and makes one Value per output. The first form's stands in the method's place and gives other forms to theirs, until
+    one of these is met more often: lists of children have a form for each number of them.
 (3) The *general* call, `Recorder.call`, serves everything: new forms, parameters as operands. Its first answer of a
     form that can be unrolled makes the unrolled call. Floats are constants as others until `record.numbers` makes
     operands of them, as which unrolled calls take them from then on.
@@ -55,6 +55,9 @@ MAX_OPERANDS = 16
 """Calls of more operands are not unrolled: what a loop costs is little beside them."""
 MAX_OPENED = 1024
 """Calls of one module that are known to be no cells: an integer may be another in each."""
+OFTEN = 32
+"""Calls of another form than the first until that form is the first, and twice as many until the next one is. In loops
+the first call is often unlike all others (`total = 0`, `state = None`)."""
 MAX_FORMS = 32
 """Of one module: numbers of children, of which there are few."""
 _Call = Callable[..., Any]
@@ -87,7 +90,7 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
     lifted: set[tuple[int, ...]] = set()
     """Places of floats that have become operands (`record.numbers`), and `numbers`, which operands these are."""
     numbers: set[int] = set()
-    asks = False
+    asks, often = False, OFTEN
 
     def forget() -> None:
         recorder.standing -= len(forms)
@@ -106,6 +109,18 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
         form.call = make(recorder, form.known, fallback, Value, Shared, Rows, Made, sys._getframe, _ABSENT)
         if is_first:
             become(form.call)
+
+    def put_first(form: _Form) -> None:
+        nonlocal often
+        before, others = next(iter(forms.values())), {key: other for key, other in forms.items() if other is not form}
+        key = (forms.keys() - others.keys()).pop()
+        forms.clear()
+        forms.update({key: form, **others})
+        often *= 2
+        for other in forms.values():
+            other.met = 0
+        unroll(before)
+        unroll(form)
 
     def as_written(why: str, self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         run = otherwise or inside
@@ -130,6 +145,9 @@ def recorded_call(recorder: Recorder, path: str, kind: str, become: Callable[[_C
             form = forms.get(_form_of((args, kwargs)))
         if form is None or form is next(iter(forms.values())):
             return general(self, args, kwargs)
+        form.met += 1
+        if form.met == often:
+            put_first(form)
         return form.call(self, *args, **kwargs)
 
     def general(self: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -255,6 +273,8 @@ class _Form:
         self.texts = _texts(entry)
         self.known: dict[tuple[Slot | Shared, ...], tuple[Any, ...]] = {}
         """By the operands' slots, then the matrices."""
+        self.met = 0
+        """Calls of it that another form was asked for first."""
         self.gets = ""
         """What calls that met other operands than values look for first."""
         self.demands: set[frozenset[int]] = set()

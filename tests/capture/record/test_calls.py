@@ -209,12 +209,34 @@ def both(model: nn.Module, instances: list[Any], monkeypatch: pytest.MonkeyPatch
     (Scaled, constants_and_parameters), (Nested, nests_of_constants), (Named, dicts_and_keywords),
     (Counted, integers_and_texts), (Scaled, few_floats), (Scaled, many_floats), (Like, dtypes_devices_and_sizes),
 ])  # fmt: skip
-def test_every_form_of_call(cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites."""
+@pytest.mark.parametrize("often", [2, calls.OFTEN])
+def test_every_form_of_call(often: int, cell: Any, use: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nests, keywords, parameters, constants, views and other shapes in between: graph, externals, results, sites;
+    whichever form is asked for first."""
+    monkeypatch.setattr(calls, "OFTEN", often)
     unrolled, general = both(seeded(lambda: Around(cell(), use)), IDS, monkeypatch)
 
     assert described(unrolled) == described(general)
     assert [t.sites for t in unrolled.graph.types] == [t.sites for t in general.graph.types]
+
+
+def test_the_form_that_is_met_most_often_is_asked_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop whose first call has a constant in the place of what all others have: hardly any looks at its nest."""
+    looked, form_of = Counter[type](), calls._form_of
+
+    def counting(item: Any) -> Any:
+        looked[type(item)] += 1
+        return form_of(item)
+
+    def use(net: Any, ids: list[int]) -> Any:
+        total = 2.0
+        for i in range(200):
+            total = net.inner(net.row(i % 6), total)
+        return total
+
+    monkeypatch.setattr(calls, "_form_of", counting)
+    graph_of(seeded(lambda: Around(Scaled(), use)), IDS[:1])
+    assert calls.OFTEN <= looked[dict] < 2 * calls.OFTEN  # of keywords, one a call
 
 
 @pytest.mark.parametrize("before", [False, True])
