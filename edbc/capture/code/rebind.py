@@ -69,6 +69,7 @@ from edbc.capture.semantics import rules
 from edbc.capture.semantics.gradmode import watcher_of_thread
 from edbc.capture.semantics.stateless import user_class
 from edbc.capture.semantics.torchstate import num_modes
+from edbc.capture.standins.lazy import REDUCTIONS, Stack
 from edbc.capture.standins.made import (
     LIKE,
     MAKERS,
@@ -261,14 +262,23 @@ def _recorder_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
 
 
+_REDUCING = frozenset(getattr(torch, name) for name in REDUCTIONS)
+
+
 @cache
 def _of_builtin(func: Callable[..., Any]) -> Callable[..., Any]:
     """(1), for a function of torch's that is C++: records it with the arguments as they are, as its parser would."""
 
+    of_stack = getattr(Stack, func.__name__, None) if func in _REDUCING else None
+
     def record(*args: Any, **kwargs: Any) -> Any:
         kind = type(args[0]) if args else None
-        if kind is Value:
+        if kind is Value or (len(args) == 2 and type(args[1]) is Value):
             return record_function(func, args, kwargs)
+        if (kind is list or kind is tuple) and args[0] and type(args[0][0]) is Value:
+            return record_function(func, args, kwargs)
+        if kind is Stack and of_stack is not None:
+            return of_stack(*args, **kwargs)
         rec = args[0].rec if kind is Ragged else _recorder_among(args, kwargs)
         return func(*args, **kwargs) if rec is None else rec.function(func, args, kwargs)
 

@@ -81,18 +81,30 @@ def excerpts(rec: Recorder, func: Any, name: str, key: Any, args: tuple[Any, ...
 
 def rows_seen(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a view shows of rows of a table: rows too, in another shape perhaps; None where it shows anything else."""
-    rows: Rows = args[0]
-    key: Any = None
-    parts: list[Any] = [func, len(rows.indices), rows.seen_as]
-    if quick_key((args[1:], kwargs), parts, [], rec, False):
-        key = tuple(parts)
+    key = _key_of_rows(rec, func, args, kwargs)
     shown = None if key is None else rec.shown.get(key)
     if shown is None:
-        shown = _shown(rows, func, args, kwargs)
+        shown = _shown(args[0], func, args, kwargs)
         if key is not None:
             rec.shown[key] = shown
-    outputs, parts_of_rows = shown
-    found = [_as_rows(rows, *part) for part in parts_of_rows]
+    return _made_of(args[0], *shown)
+
+
+def rows_seen_again(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a view shows that has shown it of rows like these; None of others."""
+    key = _key_of_rows(rec, func, args, kwargs)
+    shown = None if key is None else rec.shown.get(key)
+    return None if shown is None else _made_of(args[0], *shown)
+
+
+def _key_of_rows(rec: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rows: Rows = args[0]
+    parts: list[Any] = [func, len(rows.indices), rows.seen_as]
+    return tuple(parts) if quick_key((args[1:], kwargs), parts, [], rec, False) else None
+
+
+def _made_of(rows: Rows, outputs: Any, parts: list[Any]) -> Any:
+    found = [_as_rows(rows, *part) for part in parts]
     return None if outputs is None else found[0] if type(outputs) is Hole else fill(outputs, found)
 
 

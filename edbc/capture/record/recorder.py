@@ -46,7 +46,7 @@ from edbc.capture.ragged.whole.amounts import told
 from edbc.capture.ragged.whole.recipes import Claim, Recipe
 from edbc.capture.ragged.whole.runs import Pairs, cut
 from edbc.capture.record.draws import INSTANCE_BITS, as_written, refuse_drawing
-from edbc.capture.record.excerpts import Excerpts, excerpts
+from edbc.capture.record.excerpts import Excerpts, excerpts, rows_seen_again
 from edbc.capture.record.functionalise import (
     Changes,
     MustKeepBooks,
@@ -124,6 +124,7 @@ from edbc.capture.standins.standin import (
     answer_all_of_torch,
     class_of,
     is_matrix,
+    key_of_items,
     key_with_any_number,
     refuse,
     short_key,
@@ -1502,6 +1503,10 @@ class Recorder:
                 return stack
         operands: list[Any] = []
         key = self._key(func, args, kwargs, operands)
+        if key is None and args and type(args[0]) is Rows and not self.unread:
+            shown = rows_seen_again(self, func, args, kwargs)
+            if shown is not None:
+                return shown
         known = None if key is None else self.functions.get(key)
         if known is None and len(args) == 2 and not kwargs:
             lifted = self.functions.get(key_with_any_number(func, *args))
@@ -1511,6 +1516,8 @@ class Recorder:
         if known is not None:
             if known.__class__ is not Entry:
                 return self._known(known, args, operands)
+            if func in CATS and self.books is None and not self.in_cell:
+                self.plain[key_of_items(func, args, kwargs)] = known  # None is nobody's key
             if self.looks or self.in_cell or known.outputs.__class__ is not Hole:
                 return self.emit(known, operands)
             if len(args) == 2 and type(args[0]) is type(args[1]) is Value:

@@ -213,6 +213,8 @@ def short_key(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if kind is Value:
         return (func, slot, item.slot) if count == 2 else None
     if kind is Shared:
+        if count == 3 and type(args[2]) is Shared:
+            return func, slot, kind, item.key, args[2].key
         return (func, slot, kind, item.key) if count == 2 else None
     if kind not in PLAIN and not (kind is float and item):
         return None
@@ -238,6 +240,18 @@ def _short_key_of_constant(func: Any, number: Any, value: Any) -> Any:
     return (func, type(number), number, value.slot) if is_number and type(value) is Value else None
 
 
+def key_of_items(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The key of a call of up to four recorded values in a list and a dimension (`torch.cat([x, h], 1)`), None of
+    others. A list of as many may be a stack, which is none of `plain`: the recorder knows which calls are nodes."""
+    items = args[0] if args else ()
+    if type(items) not in (list, tuple) or not 0 < len(items) <= 4 or len(args) + len(kwargs) > 2:
+        return None
+    slots = [item.slot for item in items if type(item) is Value]
+    dim = kwargs.get("dim") if kwargs else args[1] if len(args) == 2 else 0
+    is_told = len(slots) == len(items) and type(dim) is int
+    return (func, type(items), bool(kwargs), len(args), dim, *slots) if is_told else None
+
+
 def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None) -> Any:
     """Record a torch function of arguments among which there is a stand-in."""
     kwargs = kwargs or {}
@@ -254,8 +268,16 @@ def record_function(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
                 return value_of(rec, first.ref, known)
     elif (kind is list or kind is tuple) and first and type(first[0]) is Value:
         rec = first[0].rec
+        key = key_of_items(func, args, kwargs)
+        known = None if key is None else rec.plain.get(key)
+        if known is not None and not rec.ragged:
+            return rec.again(known, [item.ref for item in first])
     elif len(args) > 1 and type(args[1]) is Value:
         rec = args[1].rec
+        key = short_key(func, args, kwargs) if kind is Shared else None
+        known = None if key is None else rec.plain.get(key)
+        if known is not None:
+            return rec.again(known, (args[1].ref,))
     else:
         rec = find_recorder((args, kwargs))
     return rec.function(func, args, kwargs)
@@ -741,6 +763,8 @@ class Value(Symbol):
             known = self.rec.rows.get((self.slot, index))
         elif type(index) is slice:
             known = self.rec.rows.get((self.slot, index.start, index.stop, index.step))
+        elif index is None:
+            return record_function(torch.Tensor.unsqueeze, (self, 0), {})
         else:
             known = None
             if not self.rec.in_cell:

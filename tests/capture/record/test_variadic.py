@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
+from gradients import require_equal_gradients
 from helpers import counts, graph_of, require_parity, seeded
 from test_structures import Base, words
 
@@ -89,6 +91,35 @@ def test_where_the_number_matters_there_is_a_type_per_number() -> None:
     assert counts(graph)["max"] == 3
     assert sum(t.op == "torch.softmax" for t in graph.types) == 2
     require_parity(model, words(32), sizes=(1, 7))
+
+
+@pytest.mark.parametrize("off", [None, 1])
+def test_what_is_known_is_recorded_as_it_was(off: int | None) -> None:
+    """Concatenations, reductions by functions, products with parameters and views of looked-up rows, met again: the
+    same nodes as at first, and eager's values and gradients, which may be off the second time."""
+
+    def forward(net: Any, ids: list[int]) -> Any:
+        found: list[torch.Tensor] = []
+        for again in range(3):
+            with torch.set_grad_enabled(again != off):
+                rows = net.table(torch.tensor([ids[0], 1, 2])).unsqueeze(1)
+                a, b = (net.join(net.table.weight[w], net.start) for w in (ids[0], ids[-1]))
+                one = torch.stack([a, b])
+                found += [torch.cat([a, b]), torch.cat((b, a), dim=-1), torch.cat([a[None], b[None]]), rows.squeeze(1)]
+                found += [
+                    torch.sum(one, 0),
+                    torch.mean(one, dim=0),
+                    torch.max(one, 0)[0],
+                    torch.max(one, dim=0).indices,
+                ]
+                found += [torch.cat([a[None], b[None]], 1), F.linear(a, net.out.weight, net.out.bias)]
+                found += [torch.matmul(net.out.weight, b), torch.cat([torch.stack([a, b]), one]), rows[1, 0]]
+        return found
+
+    model = seeded(Base, forward).double()
+    require_equal_gradients(require_parity(model, words(12), sizes=(1, 7)), words(12))
+    if off is None:
+        assert {count % 3 for count in counts(graph_of(model, [[1, 2]])).values()} == {0}
 
 
 def test_sums_over_the_same_children_are_one_node() -> None:
