@@ -62,6 +62,9 @@ def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[
             seconds[file, int(line)] += step.seconds + step.size * recording
     closed = Closed(model)
     regions = Regions(model, closed)
+    is_dear = "on the sample that costs less"
+    if not plan.automatic:
+        is_dear = "compiled with '--cells marked', or on the sample that costs less, as no cell is automatic"
     of_regions, obstacles = candidates(model, closed, regions)
     found = []
     for name, obstacle in obstacles.items():
@@ -73,10 +76,13 @@ def cell_notes(plan: Plan, model: nn.Module, observed: Observation) -> Iterator[
                       f"{obstacle.location}: {obstacle.reason}"))  # fmt: skip
     for candidate in of_regions:
         region = regions.find(candidate.kind, candidate.method)
+        own = candidate.name.partition(":")[0].removesuffix(".forward")
+        if own in plan.automatic:  # whose calls that are no nodes are told with what prevents it
+            continue
         if region is not None and region.is_whole and candidate.name not in plan.automatic:
             file = candidate.location.rpartition(":")[0]
             found.append((_within(counts, file, region.lines), _within(seconds, file, region.lines), candidate.name,
-                          f"{candidate.location}: on the sample that costs less"))  # fmt: skip
+                          f"{candidate.location}: {is_dear}"))  # fmt: skip
     for nodes, took, name, reason in sorted((x for x in found if x[0]), key=lambda x: (-x[0], x[2]))[:MOST]:
         yield (
             f"{name} is no cell, so that {nodes:,} nodes in it are recorded one by one, which with running them takes "

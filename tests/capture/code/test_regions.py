@@ -814,6 +814,62 @@ def test_explain_says_what_is_no_cell(tmp_path: Path) -> None:
     assert found is not None
     assert int(found[1].replace(",", "")) > 0
 
+    options = ["-o", plan, "--policy", "critical", "--cells", "marked"]
+    assert runner.invoke(main, ["compile", str(tmp_path / "reader.py"), *options]).exit_code == 0
+    text = " ".join(runner.invoke(main, ["explain", plan]).output.split())
+    assert "reader.py:19: compiled with '--cells marked', or on the sample that costs less" in text
+
+
+FALLS_BACK = """\
+import torch
+from torch import nn
+
+class Step(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.a, self.b = nn.Linear(size, size), nn.Linear(size, size)
+
+    def forward(self, x, h, kind):
+        z = torch.sigmoid(self.a(x) + self.b(h))
+        if kind == 7 and z.sum() > 0:
+            return z * h
+        return z * torch.tanh(h) + x
+
+class Model(nn.Module):
+    def __init__(self, size=4):
+        super().__init__()
+        self.words, self.step = nn.Embedding(20, size), Step(size)
+
+    def forward(self, words):
+        h = self.words.weight[0]
+        for word, kind in words:
+            h = self.step(self.words.weight[word], h, kind)
+        return h
+
+def build():
+    return Model()
+
+def sample(count, seed):
+    return [[(k % 20, 0) for k in range(3 + i % 7)] for i in range(count)]
+
+def load(path):
+    return [[(3, 0), (4, 7), (5, 0)]]
+"""
+
+
+def test_explain_says_which_calls_of_a_cell_are_none(tmp_path: Path) -> None:
+    """By the line that prevents it; the lines of the cell are no regions that cost more."""
+    (tmp_path / "model.py").write_text(FALLS_BACK)
+    runner, plan = CliRunner(), str(tmp_path / "model.yaml")
+    made = runner.invoke(main, ["compile", str(tmp_path / "model.py"), "-o", plan, "--policy", "critical"])
+    assert "cells that nobody marked: step (model.py:9)" in made.output, made.output
+    data = tmp_path / "data.txt"
+    data.write_text("unlike the sample")
+    text = " ".join(runner.invoke(main, ["explain", plan, "--input", str(data)]).output.split())
+
+    assert "1 call of step is no node: model.py:11: the value of a tensor was asked for" in text
+    assert "is no cell" not in text
+
 
 READER = """\
 import random
